@@ -195,6 +195,7 @@ fn validated(body: &Value, config: &dispatch::Config) -> DispatchRequest {
     let limits = Limits {
         config,
         mcp_servers: &BTreeSet::new(),
+        external: &|name| Err(format!("unknown service {name:?}")),
         callback: &|_| Ok(()),
     };
     let valid = validate(body, &Envelope::default(), &limits).expect("the body is valid");

@@ -18,7 +18,7 @@ const ADMIN: &str = "admin";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 56] = [
+const ROUTES: [(&str, &str, &str); 59] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -43,6 +43,9 @@ const ROUTES: [(&str, &str, &str); 56] = [
     ("POST", "/api/v2/adapters/{provider}/reload", ADMIN),
     ("POST", "/api/v2/adapters/{provider}/pause", ADMIN),
     ("POST", "/api/v2/adapters/{provider}/resume", ADMIN),
+    ("GET", "/api/v2/approvals", READ),
+    ("POST", "/api/v2/approvals/{id}/approve", ADMIN),
+    ("POST", "/api/v2/approvals/{id}/reject", ADMIN),
     ("GET", "/api/v2/external", READ),
     ("POST", "/external/{service}/commands/{name}", DISPATCH),
     ("POST", "/external/{service}/queries/{name}", DISPATCH),

@@ -4,6 +4,7 @@
 pub mod check;
 pub mod conform;
 mod external;
+mod external_provider;
 pub mod receiver;
 mod relay;
 mod reload;
@@ -150,13 +151,21 @@ impl Bridge {
         settle_interrupted(&finisher).await?;
 
         let tracker = Tasks::here();
+        let launcher = users::launcher(
+            users.default.as_ref(),
+            &children,
+            store.store_id(),
+            &tracker,
+        );
+        let environment = options.environment.clone();
+        let external = external::open(&config, launcher.clone(), environment).await?;
         let (registry, relayed) = Registry::start(plugin::Setup {
             config: plugin::Config {
                 strict: config.strict,
                 ..config.plugin.clone()
             },
             tables: config.adapters.clone(),
-            env: options.environment.clone(),
+            env: options.environment,
             store_id: store.store_id().to_owned(),
             epoch: store.epoch(),
             state_dir: config.data_dir.join("state"),
@@ -164,23 +173,16 @@ impl Bridge {
             relay: children.relay().to_vec(),
             user: users.default.clone(),
             users: users.of_adapters,
-            built_in: None,
+            built_in: Some(Arc::new(external_provider::Provider::new(external.clone()))),
             tracker: tracker.clone(),
         })
         .await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
-        let launcher = users::launcher(
-            users.default.as_ref(),
-            &children,
-            store.store_id(),
-            &tracker,
-        );
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
             client: client.clone(),
-            launcher: launcher.clone(),
+            launcher,
         })?;
-        let external = external::open(&config, launcher, options.environment).await?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::<dyn Store>::clone(&store),
             client: client.clone(),
@@ -198,6 +200,7 @@ impl Bridge {
             vault: vault.clone(),
             client,
             mcp,
+            external: external.clone(),
             tracker: tracker.clone(),
         });
 
@@ -374,7 +377,7 @@ impl Bridge {
             store_id: self.store.store_id().to_owned(),
             instance_id: Arc::clone(&self.instance_id),
             address: self.addr,
-            gateways: Box::new(move || registry.adapters().iter().map(gateway).collect()),
+            gateways: Box::new(move || registry.routable().iter().map(gateway).collect()),
             token_hash: self.announced.subscribe(),
             config,
         });

@@ -3,6 +3,8 @@ import { type EventFilter, type StreamOptions, resume } from "./stream.js";
 import type {
   Accepted,
   Adapter,
+  Approval,
+  ApprovalFilter,
   BridgeEvent,
   Delivery,
   DeliveryStatus,
@@ -149,9 +151,17 @@ export class Bridge {
     return this.#onAdapter(provider, "resume");
   }
 
-  /** Calls a command of an external service and returns its result. It is never sent twice. */
-  externalCommand<Result = unknown>(ref: ExternalReference, args: unknown = {}): Promise<Result> {
-    return this.#external("commands", ref, args);
+  /**
+   * Calls a command of an external service and returns its result. It is never sent twice; with an `idempotencyKey` the
+   * same call is answered with the same result, also after a restart of the bridge. A command that waits for an approval
+   * is an error with the code `FORGE_APPROVAL_REQUIRED` and its `dispatchId`.
+   */
+  externalCommand<Result = unknown>(
+    ref: ExternalReference,
+    args: unknown = {},
+    options: { idempotencyKey?: string } = {},
+  ): Promise<Result> {
+    return this.#external("commands", ref, args, options.idempotencyKey);
   }
 
   /** Calls a query of an external service and returns its result. */
@@ -198,10 +208,35 @@ export class Bridge {
     return this.#json(`/api/v2/adapters/${encodeURIComponent(provider)}/${action}`, { method: "POST" });
   }
 
-  async #external<Result>(kind: string, ref: ExternalReference, args: unknown): Promise<Result> {
+  /** Returns the commands that wait for an approval, or those that were decided, newest first. */
+  async approvals(filter: ApprovalFilter = {}): Promise<Page<Approval>> {
+    const page = await this.#json<{ approvals: Approval[]; nextCursor: string | null }>(
+      `/api/v2/approvals${query({ ...filter })}`,
+    );
+    return { items: page.approvals, nextCursor: page.nextCursor };
+  }
+
+  /** Lets a held command start. */
+  approve(dispatchId: string, reason?: string): Promise<void> {
+    return this.#decide(dispatchId, "approve", reason);
+  }
+
+  /** Ends a held command as `blocked_by_policy`. */
+  reject(dispatchId: string, reason?: string): Promise<void> {
+    return this.#decide(dispatchId, "reject", reason);
+  }
+
+  async #decide(dispatchId: string, decision: "approve" | "reject", reason?: string): Promise<void> {
+    const path = `/api/v2/approvals/${encodeURIComponent(dispatchId)}/${decision}`;
+    const headers = { "Content-Type": "application/json" };
+    await this.#json(path, { method: "POST", headers, body: JSON.stringify({ reason: reason ?? null }) });
+  }
+
+  async #external<Result>(kind: string, ref: ExternalReference, args: unknown, key?: string): Promise<Result> {
     const { service, name } = typeof ref === "string" ? split(ref) : ref;
     const path = `/external/${encodeURIComponent(service)}/${kind}/${encodeURIComponent(name)}`;
-    const headers = { "Content-Type": "application/json" };
+    const headers: Record<string, string> = { "Content-Type": "application/json" };
+    if (key) headers["Idempotency-Key"] = key;
     const response = await this.#send(path, { method: "POST", headers, body: JSON.stringify({ args }) });
     // A call that is held for approval is answered 202 and has no result either.
     if (response.status !== 200) throw await BridgeError.of(response);

@@ -8,6 +8,8 @@ export class BridgeError extends Error {
   readonly details: unknown;
   /** Trace of a call of an external service. */
   readonly traceId: string | undefined;
+  /** Dispatch of a command that is held for an approval, or has not ended yet (`status` 202). */
+  readonly dispatchId: string | undefined;
   /** Value of `Retry-After` in milliseconds, if it was a number of seconds. */
   readonly retryAfterMs: number | undefined;
 
@@ -18,6 +20,7 @@ export class BridgeError extends Error {
     requestId?: string | undefined;
     details?: unknown;
     traceId?: string | undefined;
+    dispatchId?: string | undefined;
     retryAfterMs?: number | undefined;
     cause?: unknown;
   }) {
@@ -28,6 +31,7 @@ export class BridgeError extends Error {
     this.requestId = init.requestId;
     this.details = init.details;
     this.traceId = init.traceId;
+    this.dispatchId = init.dispatchId;
     this.retryAfterMs = init.retryAfterMs;
   }
 
@@ -47,6 +51,7 @@ export class BridgeError extends Error {
       requestId: envelope?.requestId,
       details: envelope?.details ?? envelope?.diagnostics,
       traceId: envelope?.traceId,
+      dispatchId: envelope?.dispatchId,
       retryAfterMs: Number.isFinite(seconds) ? seconds * 1000 : undefined,
     });
   }
@@ -64,6 +69,7 @@ interface Envelope {
   details?: unknown;
   diagnostics?: unknown;
   traceId?: string;
+  dispatchId?: string;
 }
 
 function parse(text: string): Envelope | undefined {

@@ -162,6 +162,8 @@ export interface Dispatch {
   outcome?: "ok" | "error";
   errorCode?: string;
   cancelRequested: boolean;
+  /** Present while the dispatch waits for an approval. */
+  approval?: "waiting";
   priority: number;
   attempt: number;
   /** Attempts begun so far; not in a list. */
@@ -296,6 +298,26 @@ export interface BridgeEvent {
 export interface Page<T> {
   items: T[];
   nextCursor: string | null;
+}
+
+export interface ApprovalFilter {
+  /** Default: `waiting`. */
+  status?: "waiting" | "approved" | "rejected";
+  limit?: number;
+  cursor?: string;
+}
+
+/** Command of an external service that was held for an approval. */
+export interface Approval {
+  status: "waiting" | "approved" | "rejected";
+  /** `null` while it waits. */
+  decision: { at: string; by: string; reason: string | null } | null;
+  entry: string | null;
+  /** Arguments as JSON. */
+  args: string | null;
+  /** Identity of the submitter. */
+  caller: unknown;
+  dispatch: Dispatch;
 }
 
 /** Entry of an external service: `service.entry`, or a reference of a generated client. */

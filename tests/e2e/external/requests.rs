@@ -49,15 +49,6 @@ async fn arguments_arrive_in_every_accepted_form() {
             "{shown}"
         );
     }
-    let key = [("idempotency-key", "k")];
-    let (status, body) = setup.post(COMMAND, &json!({}), &key).await;
-    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
-    assert!(
-        body["error"]
-            .as_str()
-            .unwrap()
-            .contains("not supported on commands yet")
-    );
     assert_eq!(
         sink.received().len(),
         calls,

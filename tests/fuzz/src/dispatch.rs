@@ -59,6 +59,7 @@ fn check(bridge: &Bridge, body: &Value) {
     let limits = Limits {
         config: &bridge.config,
         mcp_servers: &bridge.mcp_servers,
+        external: &|name| Err(format!("unknown service {name:?}")),
         callback: &|url| bridge.guard.check_url(url).map_err(|why| why.to_string()),
     };
     let header = body.get("traceparent").and_then(Value::as_str);

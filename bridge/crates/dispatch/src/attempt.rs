@@ -23,7 +23,8 @@ use super::attachments::{self, Staged};
 use super::budget::UsageTotals;
 use super::capture::{self, Captured};
 use super::event_batcher::EventBatcher;
-use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome};
+use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome, execute};
+use super::external;
 use super::finish::{Completion, PendingDelivery};
 use super::normalise::{Ending, Raw};
 use super::output_files;
@@ -175,11 +176,10 @@ impl Inner {
             clock: &finisher.clock,
             adapter,
             lease: &begun.lease,
-            task_id: &request.task_id,
+            dispatch: request,
             deadline: Instant::now() + request.time_left(now),
             idle_timeout: request.idle_timeout,
             grace: self.config.cancel_grace,
-            budget: request.budget.as_ref(),
             stop,
         };
         let accumulator = Accumulator::new(spent, self.config.output_limit_bytes);
@@ -210,6 +210,10 @@ impl Inner {
                     assembled.attachments.clone_from(&staged.attachments);
                 }
                 let end = match repair::Repair::of(request, &assembled, adapter) {
+                    _ if adapter.provider() == external::PROVIDER => {
+                        let asked = external::execution(request, &assembled);
+                        execute(&attempt, asked, &mut batcher).await
+                    }
                     None => self.rounds(&attempt, assembled, &mut batcher).await,
                     // Boxed: few attempts need it.
                     Some(repair) => {

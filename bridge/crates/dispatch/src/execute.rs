@@ -4,7 +4,6 @@
 use std::pin::pin;
 use std::time::Duration;
 
-use forge_adapter_api::request::Budget;
 use forge_adapter_api::{AdapterError, ExecutionRequest};
 use futures_util::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -19,6 +18,7 @@ use forge_store::roles::Executions;
 
 use super::accumulator::Change;
 use super::event_batcher::EventBatcher;
+use super::request::DispatchRequest;
 use super::running::Stop;
 
 /// Time that events wait for others to share their write. An answer that follows within it needs no second commit.
@@ -31,12 +31,11 @@ pub(super) struct Attempt<'a> {
     /// Permit for the generation of the adapter that executes the attempt to its end.
     pub(super) adapter: &'a Permit,
     pub(super) lease: &'a Lease,
-    pub(super) task_id: &'a str,
+    pub(super) dispatch: &'a DispatchRequest,
     pub(super) deadline: Instant,
     pub(super) idle_timeout: Option<Duration>,
     /// Time that the adapter has to end after it was asked to stop.
     pub(super) grace: Duration,
-    pub(super) budget: Option<&'a Budget>,
     pub(super) stop: &'a Stop,
 }
 
@@ -210,7 +209,7 @@ impl Execution<'_> {
                     self.batcher
                         .accumulator
                         .meter
-                        .exceeded(self.attempt.budget)
+                        .exceeded(self.attempt.dispatch.budget.as_ref())
                         .is_some()
                 };
                 if noticed == Change::Usage && over() {
@@ -232,7 +231,7 @@ impl Execution<'_> {
     async fn wind_down(mut self, why: StopReason) -> AttemptEnd {
         let adapter = self.attempt.adapter;
         let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
-        let task_id = self.attempt.task_id.to_owned();
+        let task_id = self.attempt.dispatch.task_id.clone();
         let cancel = async move {
             failpoint::point("cancel.adapter.before");
             let agreed = adapter.cancel(&execution, &task_id).await;

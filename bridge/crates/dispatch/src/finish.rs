@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forge_adapter_api::OutputStrategy;
+use forge_adapter_api::{AdapterError, OutputStrategy};
 use jiff::Timestamp;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -18,7 +18,7 @@ use forge_base::time::{self, Clock};
 use forge_base::trace::Spans;
 use forge_store as store;
 use forge_store::record::{
-    self, Claim, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
+    self, Claim, Decision, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
 };
 use forge_store::retry::RetryDelays;
 
@@ -158,11 +158,55 @@ impl Finisher {
         id: DispatchId,
         ending: Ending,
     ) -> Result<(), store::Error> {
-        let Some(record) = self.store.records.dispatch(id).await? else {
-            return Ok(());
+        let completion = Completion::silent(ending, None);
+        match self
+            .end_unstarted(Claim::Unstarted(id), id, completion)
+            .await
+        {
+            Err(
+                store::Error::Stale(_) | store::Error::InvalidState(_) | store::Error::NotFound,
+            ) => Ok(()),
+            ended => ended,
+        }
+    }
+
+    /// Ends a held dispatch by the decision to reject it, which `event` reports.
+    pub(super) async fn reject(
+        &self,
+        id: DispatchId,
+        decision: Decision,
+        event: NewEvent,
+    ) -> Result<(), store::Error> {
+        let by = match &decision.reason {
+            Some(reason) => format!("rejected by {:?}: {reason}", decision.by),
+            None => format!("rejected by {:?}", decision.by),
         };
+        let error = AdapterError::new("blocked_by_policy", by);
+        let completion = Completion {
+            events: vec![event],
+            ..Completion::silent(Ending::Failed(error), None)
+        };
+        match self
+            .end_unstarted(Claim::Rejected(id, decision), id, completion)
+            .await
+        {
+            Err(store::Error::Stale(_)) => Err(store::Error::InvalidState(
+                "the dispatch does not wait for an approval",
+            )),
+            ended => ended,
+        }
+    }
+
+    async fn end_unstarted(
+        &self,
+        claim: Claim,
+        id: DispatchId,
+        completion: Completion,
+    ) -> Result<(), store::Error> {
+        let found = self.store.records.dispatch(id).await?;
+        let record = found.ok_or(store::Error::NotFound)?;
         if record.state != DispatchState::Queued {
-            return Ok(());
+            return Err(store::Error::Stale(id));
         }
         let stored = self.store.records.request(id).await?;
         // The request is not needed for this end, so an unreadable one does not change it.
@@ -170,14 +214,8 @@ impl Finisher {
             log_unreadable(id, &error);
             DispatchRequest::unreadable(&record)
         });
-        let completion = Completion::silent(ending, None);
-        match self
-            .finish(Claim::Unstarted(id), &record, &request, completion)
-            .await
-        {
-            Err(store::Error::Stale(_) | store::Error::InvalidState(_)) => Ok(()),
-            ended => ended.map(|_| ()),
-        }
+        let ended = self.finish(claim, &record, &request, completion).await;
+        ended.map(drop)
     }
 
     /// Ends a dispatch that cannot be executed because its stored request cannot be read.

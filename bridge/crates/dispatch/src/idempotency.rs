@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use forge_base::digest::{Digest, sha256};
+use forge_external::Identity;
 use forge_store::record::{IdempotencyKey, KeySpace};
 
 use super::request::{
@@ -56,6 +57,10 @@ struct Compared<'a> {
     tool_results: &'a Vec<ToolResult>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     mcp_servers: &'a Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    external_tools: &'a Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    caller: &'a Option<Identity>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workspace: &'a Option<Workspace>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,6 +129,8 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         tools,
         tool_results,
         mcp_servers,
+        external_tools,
+        caller,
         workspace,
         workspace_id,
         output_strategy,
@@ -159,6 +166,8 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         tools,
         tool_results,
         mcp_servers,
+        external_tools,
+        caller,
         workspace,
         output_strategy,
         output_schema,
@@ -248,6 +257,7 @@ mod tests {
         let limits = Limits {
             config: &config,
             mcp_servers: &none,
+            external: &|name| Err(format!("unknown service {name:?}")),
             callback: &|_| Ok(()),
         };
         let body = serde_json::from_str(text).unwrap();

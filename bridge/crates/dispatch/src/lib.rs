@@ -11,6 +11,8 @@ mod cancel;
 pub mod capture;
 mod event_batcher;
 mod execute;
+mod external;
+mod external_tools;
 pub mod finish;
 pub mod idempotency;
 pub mod mcp;
@@ -53,6 +55,7 @@ use forge_base::tasks::Tasks;
 use forge_base::trace::Spans;
 use forge_base::vault::Vault;
 use forge_delivery::Deliverer;
+use forge_external::External;
 use forge_net as net;
 use forge_plugin_host::Registry;
 use forge_store as store;
@@ -143,6 +146,7 @@ pub struct Setup {
     pub vault: Vault,
     pub client: net::Client,
     pub mcp: Servers,
+    pub external: External,
     pub tracker: Tasks,
 }
 
@@ -160,6 +164,7 @@ struct Inner {
     vault: Vault,
     client: net::Client,
     mcp: Servers,
+    external: External,
     /// Descriptions of the MCP servers in the form that adapters receive.
     mcp_servers: BTreeMap<String, Value>,
     mcp_names: BTreeSet<String>,
@@ -187,6 +192,9 @@ pub enum Error {
     UnknownProvider(String),
     #[error("{0}")]
     AdapterUnavailable(String),
+    /// A policy denies the call of an external service.
+    #[error("{0}")]
+    Forbidden(String),
     #[error("the queue is full")]
     QueueFull,
     #[error(transparent)]
@@ -202,6 +210,7 @@ impl Dispatcher {
             vault,
             client,
             mcp,
+            external,
             tracker,
         } = setup;
         let mcp_servers = mcp.described();
@@ -214,6 +223,7 @@ impl Dispatcher {
             vault,
             client,
             mcp,
+            external,
             mcp_servers,
             mcp_names,
             tracker,

@@ -112,7 +112,12 @@ impl Inner {
         accumulator.conclude(&first);
         let session = accumulator.session.clone();
         again.session_id = session.or_else(|| again.session_id.take());
-        if again.session_id.is_none() || accumulator.meter.exceeded(attempt.budget).is_some() {
+        if again.session_id.is_none()
+            || accumulator
+                .meter
+                .exceeded(attempt.dispatch.budget.as_ref())
+                .is_some()
+        {
             return end;
         }
         let first = ExecutionResult {
@@ -127,7 +132,7 @@ impl Inner {
         again.resume = false;
         let left = attempt.deadline.saturating_duration_since(Instant::now());
         again.timeout_seconds = left.as_secs_f64();
-        again.budget = accumulator.meter.left(attempt.budget);
+        again.budget = accumulator.meter.left(attempt.dispatch.budget.as_ref());
         let data = json!({"kind": "output_repair", "reason": reason});
         batcher.note("exec.progress", &data, attempt.clock.now());
         match self.rounds(attempt, again, batcher).await {

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use forge_store::roles::{Accept, EventLog, Executions, Outbox, Queue, Records, Store};
+use forge_store::roles::{Accept, Approvals, EventLog, Executions, Outbox, Queue, Records, Store};
 
 /// One store, by its roles. Cheap to clone.
 #[derive(Clone)]
 pub struct Roles {
     pub(crate) accept: Arc<dyn Accept>,
     pub(crate) queue: Arc<dyn Queue>,
+    pub(crate) approvals: Arc<dyn Approvals>,
     pub(crate) executions: Arc<dyn Executions>,
     pub(crate) events: Arc<dyn EventLog>,
     pub(crate) outbox: Arc<dyn Outbox>,
@@ -20,6 +21,7 @@ impl From<Arc<dyn Store>> for Roles {
         Self {
             accept: Arc::clone(&store) as Arc<dyn Accept>,
             queue: Arc::clone(&store) as Arc<dyn Queue>,
+            approvals: Arc::clone(&store) as Arc<dyn Approvals>,
             executions: Arc::clone(&store) as Arc<dyn Executions>,
             events: Arc::clone(&store) as Arc<dyn EventLog>,
             outbox: Arc::clone(&store) as Arc<dyn Outbox>,

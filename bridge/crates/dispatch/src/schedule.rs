@@ -274,6 +274,7 @@ impl Dispatcher {
                 | Error::AdapterUnavailable(_)
                 | Error::Invalid(_)
                 | Error::Conflict(_)
+                | Error::Forbidden(_)
                 | Error::QueueFull,
             ) => return Ok(false),
             Err(Error::Store(error)) => return Err(error),

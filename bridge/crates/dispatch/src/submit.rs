@@ -14,6 +14,7 @@ use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
 use forge_base::time;
+use forge_external::Identity;
 use forge_plugin_host::Adapter;
 use forge_store::record::{
     self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
@@ -25,13 +26,15 @@ use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
 use super::spans;
 use super::validate::{Envelope, Limits, Validated, validate};
-use super::{At, Dispatcher, Error, Inner, idempotency};
+use super::{At, Dispatcher, Error, Inner, external, idempotency};
 
 /// Headers of a request that matter to a dispatch.
 #[derive(Clone, Debug, Default)]
 pub struct SubmitHeaders {
     pub idempotency_key: Option<String>,
     pub traceparent: Option<String>,
+    /// Identity for external services; without one, anonymous.
+    pub caller: Option<Identity>,
 }
 
 /// Body of the 202 response.
@@ -43,6 +46,13 @@ pub struct Answer {
     /// True if the request was accepted before.
     pub duplicate: bool,
     pub warnings: Vec<String>,
+}
+
+/// True if a body can name external services, so that the identity of its submitter is needed.
+pub fn uses_external(body: &Value) -> bool {
+    let tools = body.get("tools").and_then(Value::as_array);
+    body.get("provider").and_then(Value::as_str) == Some(external::PROVIDER)
+        || tools.is_some_and(|tools| tools.iter().any(Value::is_string))
 }
 
 impl Answer {
@@ -88,8 +98,10 @@ impl Dispatcher {
         drop(body);
         let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
         let record = idempotency::record(&dispatch);
-        let routed = match inner.routed(&dispatch, now).await {
-            Ok(routed) => routed,
+        let routed = inner.routed(&dispatch, now).await;
+        let checked = routed.and_then(|routed| Ok((routed, inner.check_call(&dispatch)?)));
+        let (routed, is_held) = match checked {
+            Ok(checked) => checked,
             // A known key gets its answer even if no adapter can execute the request now.
             Err(refused) => {
                 let known = inner.lookup_key(&key, &record.fingerprint, now).await?;
@@ -100,6 +112,9 @@ impl Dispatcher {
         let dispatch = Box::new(dispatch);
         let mut new = Box::new(inner.record(&dispatch, record, &secrets, key, &routed, now));
         new.attachments = attachments;
+        if is_held {
+            new.hold();
+        }
         let (dispatch_id, task_id) = (new.id, new.task_id.clone());
         let trace = dispatch.trace.clone();
         failpoint::point("accept.before");
@@ -157,6 +172,7 @@ impl Inner {
         let limits = Limits {
             config: &self.config,
             mcp_servers: &self.mcp_names,
+            external: &|name| self.external.resolve(name),
             callback: &|url| {
                 self.client
                     .guard()
@@ -167,6 +183,9 @@ impl Inner {
         let mut valid = validate(body, &envelope, &limits).map_err(Error::Invalid)?;
         let trace = valid.dispatch.trace.clone().sampled(&self.finisher.spans);
         valid.dispatch.trace = trace;
+        if external::is_used(&valid.dispatch) {
+            valid.dispatch.caller = Some(headers.caller.clone().unwrap_or(Identity::Anonymous));
+        }
         Ok(valid)
     }
 
@@ -213,7 +232,13 @@ impl Inner {
         dispatch: &DispatchRequest,
         now: Timestamp,
     ) -> Result<Routed, Error> {
-        let adapters = self.registry.adapters();
+        let named = dispatch.provider.as_deref();
+        let only = named.filter(|named| *named == external::PROVIDER);
+        let only = only.and_then(|named| self.registry.get(named));
+        let adapters = match &only {
+            Some(adapter) => std::slice::from_ref(adapter),
+            None => self.registry.routable(),
+        };
         let queued: BTreeMap<String, u64> = match adapters.len() {
             // With one adapter the load is not compared.
             0 | 1 => BTreeMap::new(),
@@ -292,6 +317,7 @@ impl Inner {
             priority: dispatch.priority,
             accepted_at: now,
             not_before: dispatch.not_before,
+            is_held: false,
             start_by: dispatch.start_by(now),
             callback: dispatch.callback.as_ref().map(|callback| record::Callback {
                 url: callback.url.clone(),

@@ -1,5 +1,7 @@
-//! Tool rounds of one attempt: an adapter that returns calls of MCP tools is called again with their results, until
-//! it is done. All rounds share one deadline, one idle timeout, one budget and one end.
+//! Tool rounds of one attempt: an adapter that returns calls of tools that the bridge runs is called again with their
+//! results, until it is done. All rounds share one deadline, one idle timeout, one budget and one end.
+
+use std::collections::BTreeMap;
 
 use forge_adapter_api::request::{ToolResult, Turn};
 use forge_adapter_api::result::ToolCall;
@@ -8,7 +10,7 @@ use serde::Serialize;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::mcp::{Answer, Session};
+use crate::mcp::Answer;
 use forge_base::event::kind;
 use forge_base::failpoint;
 use forge_process::program::Purpose;
@@ -16,6 +18,7 @@ use forge_process::program::Purpose;
 use super::Inner;
 use super::event_batcher::EventBatcher;
 use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome, encoded, execute};
+use super::external_tools::{ExternalTools, Toolbox};
 use super::normalise::answer;
 
 /// Division of a result's tool calls between the bridge and the caller.
@@ -40,24 +43,35 @@ impl Inner {
     ) -> AttemptEnd {
         let profile = attempt.adapter.profile();
         let supports = |name| profile.as_deref().is_some_and(|p| p.supports(name));
-        if request.mcp_servers.is_empty() || (supports("mcp_servers") && !supports("tool_rounds")) {
+        let runs_servers = supports("mcp_servers") && !supports("tool_rounds");
+        let is_without_servers = request.mcp_servers.is_empty() || runs_servers;
+        if is_without_servers && attempt.dispatch.external_tools.is_empty() {
             let asked = encoded(&request);
             // Not needed any more, and the call can take long.
             drop(request);
             return execute(attempt, asked, batcher).await;
         }
-        // Boxed: most attempts have no MCP servers and need no space for it.
-        Box::pin(self.with_servers(attempt, request, batcher)).await
+        // Boxed: most attempts have no such tools and need no space for it.
+        Box::pin(self.with_tools(attempt, request, runs_servers, batcher)).await
     }
 
-    async fn with_servers(
+    async fn with_tools(
         &self,
         attempt: &Attempt<'_>,
         mut request: Box<ExecutionRequest>,
+        runs_servers: bool,
         batcher: &mut EventBatcher,
     ) -> AttemptEnd {
-        // The descriptions can contain secrets, and this adapter does not use them.
-        let servers = std::mem::take(&mut request.mcp_servers);
+        let external = ExternalTools::of(&self.external, attempt.dispatch, &request);
+        let external = match external {
+            Ok(external) => external,
+            Err(error) => return AttemptEnd::Answered(Err(error)),
+        };
+        // The descriptions can contain secrets, and an adapter that does not run the servers does not use them.
+        let servers = match runs_servers {
+            true => BTreeMap::new(),
+            false => std::mem::take(&mut request.mcp_servers),
+        };
         let purpose = Purpose {
             execution: &request.execution_id,
             traceparent: request.meta.traceparent.as_deref(),
@@ -82,9 +96,11 @@ impl Inner {
             batcher.note("exec.progress", &data, attempt.clock.now());
         }
         request.tools.extend(session.tools().iter().cloned());
+        request.tools.extend(external.tools());
+        let toolbox = Toolbox { session, external };
         let rounds = Rounds {
             attempt,
-            session: &session,
+            toolbox: &toolbox,
             most: self.config.max_tool_rounds,
             room: self.config.tool_limit_bytes,
             keeps_session: profile.is_some_and(|p| p.supports("session_resume")),
@@ -92,7 +108,7 @@ impl Inner {
         let end = rounds.run(request, batcher).await;
         match end {
             // Closed in the background: the attempt does not wait for it.
-            AttemptEnd::Answered(_) => drop(self.tracker.spawn(session.close())),
+            AttemptEnd::Answered(_) => drop(self.tracker.spawn(toolbox.session.close())),
             AttemptEnd::Cut { .. } | AttemptEnd::Lost => {}
         }
         end
@@ -101,7 +117,7 @@ impl Inner {
 
 struct Rounds<'a> {
     attempt: &'a Attempt<'a>,
-    session: &'a Session,
+    toolbox: &'a Toolbox,
     most: u32,
     /// Maximum bytes of all answers and tool results of the attempt: each call passes all of them again.
     room: usize,
@@ -114,7 +130,7 @@ impl Rounds<'_> {
         mut request: Box<ExecutionRequest>,
         batcher: &mut EventBatcher,
     ) -> AttemptEnd {
-        let budget = self.attempt.budget;
+        let budget = self.attempt.dispatch.budget.as_ref();
         let mut round = 0;
         let mut room = self.room;
         loop {
@@ -126,10 +142,10 @@ impl Rounds<'_> {
             let Ok(result) = answer::parse(&bytes) else {
                 return AttemptEnd::Answered(Ok(bytes));
             };
-            match asked(&result, |name| self.session.owns(name)) {
+            match asked(&result, |name| self.toolbox.owns(name)) {
                 Asked::Nothing => return AttemptEnd::Answered(Ok(bytes)),
                 Asked::Mixed(ours) => {
-                    let result = foreign(result, ours, |name| self.session.owns(name));
+                    let result = foreign(result, ours, |name| self.toolbox.owns(name));
                     return AttemptEnd::Answered(Ok(to_bytes(&result)));
                 }
                 Asked::Ours => {}
@@ -204,7 +220,7 @@ impl Rounds<'_> {
             failpoint::point("tool.call.before");
             let Answer { output, is_error } = tokio::select! {
                 why = self.attempt.stop_requested(None) => return Err(Stopped::Cut(why)),
-                answer = self.session.call(name, input) => answer,
+                answer = self.toolbox.call(name, input) => answer,
             };
             failpoint::point("tool.call.after");
             let mut completed = id_and_name;
@@ -271,7 +287,7 @@ fn foreign(result: ExecutionResult, ours: usize, owns: impl Fn(&str) -> bool) ->
     let mut calls = result.tool_calls;
     calls.retain(|call| !owns(&call.name));
     let error = format!(
-        "the run returned {} tool calls to answer; {ours} calls of MCP tools beside them were not executed",
+        "the run returned {} tool calls to answer; {ours} calls of tools of the bridge beside them were not executed",
         calls.len()
     );
     ExecutionResult {

@@ -16,7 +16,6 @@ use crate::answer::{self, FAILED, Reply, Status};
 use crate::diagnostic::Diagnostic;
 use crate::identity::Identity;
 use crate::manifest::EntryKind;
-use crate::policy::Rules;
 use crate::registry::REGISTRY;
 use crate::services::{ActiveService, External, Target};
 use crate::transport::{End, http, stdio};
@@ -28,8 +27,10 @@ pub const UNAVAILABLE: &str = "FORGE_EXTERNAL_RUNTIME_UNAVAILABLE";
 pub const INPUT_INVALID: &str = "FORGE_EXTERNAL_INPUT_INVALID";
 pub const DENIED: &str = "FORGE_POLICY_DENIED";
 
-/// Waits before the second and the third attempt.
-const RETRY_AFTER: [Duration; 2] = [Duration::from_millis(100), Duration::from_millis(400)];
+/// Wait before the second attempt; each further one is four times as long, up to the longest.
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(15);
+const TOO_MANY_REQUESTS: u16 = 429;
 /// Size of an answer above which parsing it would delay other tasks of the thread.
 const LARGE_BYTES: usize = 64 * 1024;
 
@@ -44,6 +45,8 @@ pub struct Call<'a> {
     pub trace: TraceContext,
     /// Value of `Authorization` for the service.
     pub authorization: Option<HeaderValue>,
+    /// Value that is the same each time this call is made.
+    pub idempotency_key: Option<String>,
 }
 
 /// Answer to the caller.
@@ -67,6 +70,18 @@ pub enum Outcome {
     Unavailable(Duration),
 }
 
+/// Repetition of a call that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// Twice at most, within the time of the service: a command if there was no connection, a query also after an
+    /// answer that says that the service is away for a moment.
+    Briefly,
+    /// Until the time of a durable call is up, if there was no connection.
+    Unconnected(Instant),
+    /// Until the time of a durable call is up, also after an answer that says so.
+    Temporary(Instant),
+}
+
 /// Call that may be made, without its arguments as a tree.
 #[derive(Debug)]
 pub struct Prepared {
@@ -77,6 +92,8 @@ pub struct Prepared {
     described: String,
     message: Message,
     trace: TraceContext,
+    /// The call waits for an approval.
+    is_held: bool,
 }
 
 #[derive(Debug)]
@@ -102,6 +119,7 @@ impl External {
                 described: described(call),
                 message,
                 trace: call.trace,
+                is_held: self.rules().holds(&service.manifest.entries[index]),
                 service,
             })
             .map_err(|stopped| {
@@ -118,10 +136,7 @@ impl External {
     ) -> Result<Message, Stopped> {
         let entry = &service.manifest.entries[index];
         let config = self.config();
-        let rules = Rules {
-            policies: &config.policies,
-            enforce: &config.enforce,
-        };
+        let rules = self.rules();
         let stop = |outcome, code, message| stopped(outcome, code, message, call.service);
         let denied = rules.decide(entry, call.caller);
         denied.map_err(|reason| stop(Outcome::Denied, DENIED, reason))?;
@@ -147,9 +162,14 @@ impl External {
 }
 
 impl Prepared {
+    /// True if the call waits for an approval.
+    pub fn is_held(&self) -> bool {
+        self.is_held
+    }
+
     /// Calls the service. Dropping the future ends the call: a connection is closed, a program is killed.
-    pub async fn send(self) -> Answered {
-        let ended = self.call().await;
+    pub async fn send(self, repeat: Repeat) -> Answered {
+        let ended = self.call(repeat).await;
         let answer = answered(self.trace, ended);
         let service = &self.service.manifest.service.name;
         let meters = self.external.meters();
@@ -157,17 +177,28 @@ impl Prepared {
         answer
     }
 
-    async fn call(&self) -> Result<Reply, Stopped> {
+    async fn call(&self, repeat: Repeat) -> Result<Reply, Stopped> {
         let limits = &self.service.limits;
         let breaker = &self.external.config().breaker;
         let name = &self.service.manifest.service.name;
         let stop = |outcome, code, message| stopped(outcome, code, message, name);
-        let place = self.service.load.enter(breaker, limits.calls);
-        let place = place.map_err(|(wait, reason)| {
-            let message = format!("external service {name:?} {reason}");
-            stop(Outcome::Unavailable(wait), UNAVAILABLE, message)
-        })?;
-        let end = self.attempts(Instant::now() + limits.timeout).await;
+        let begun = Instant::now();
+        let deadline = match repeat {
+            Repeat::Briefly => begun + limits.timeout,
+            Repeat::Unconnected(deadline) | Repeat::Temporary(deadline) => deadline,
+        };
+        let place = loop {
+            let (wait, reason) = match self.service.load.enter(breaker, limits.calls) {
+                Ok(place) => break place,
+                Err(refused) => refused,
+            };
+            if repeat == Repeat::Briefly || Instant::now() + wait >= deadline {
+                let message = format!("external service {name:?} {reason}");
+                return Err(stop(Outcome::Unavailable(wait), UNAVAILABLE, message));
+            }
+            sleep(wait).await;
+        };
+        let end = self.attempts(deadline, repeat).await;
         if let Some(health) = health_of(&end) {
             place.report(health, breaker);
         }
@@ -189,22 +220,26 @@ impl Prepared {
                 Err(stop(Outcome::Failed, code, message))
             }
             End::TimedOut => {
-                let limit = limits.timeout;
-                let message = format!("{described} did not answer within {limit:?}");
+                let limit = (deadline - begun).as_secs_f64();
+                let message = format!("{described} did not answer within {limit:.3} s");
                 Err(stop(Outcome::TimedOut, TIMEOUT, message))
             }
         }
     }
 
-    /// Sends the call, and again while nothing can have happened by it and there is time.
-    async fn attempts(&self, deadline: Instant) -> End {
+    /// Sends the call, and again while that can help and there is time.
+    async fn attempts(&self, deadline: Instant, repeat: Repeat) -> End {
         let mut end = self.attempt(deadline).await;
-        for wait in RETRY_AFTER {
+        for wait in repeat.waits() {
             let again = match end {
                 End::NotConnected(_) => true,
-                End::Answered { status, .. } => {
-                    self.kind == EntryKind::Query && is_temporary(status)
-                }
+                End::Answered { status, .. } => match repeat {
+                    Repeat::Briefly => self.kind == EntryKind::Query && is_temporary(status),
+                    Repeat::Unconnected(_) => false,
+                    Repeat::Temporary(_) => {
+                        is_temporary(status) || status == Status::Http(TOO_MANY_REQUESTS)
+                    }
+                },
                 End::Refused(..) | End::Broken(..) | End::TimedOut => false,
             };
             if !again || Instant::now() + wait >= deadline {
@@ -226,6 +261,18 @@ impl Prepared {
                 message.send(launcher, program, deadline, bytes).await
             }
         }
+    }
+}
+
+impl Repeat {
+    /// Waits before the second attempt and those after it.
+    fn waits(self) -> impl Iterator<Item = Duration> {
+        let most = match self {
+            Repeat::Briefly => 2,
+            Repeat::Unconnected(_) | Repeat::Temporary(_) => usize::MAX,
+        };
+        let doubled = |wait: &Duration| Some((*wait * 4).min(LONGEST_WAIT));
+        std::iter::successors(Some(FIRST_WAIT), doubled).take(most)
     }
 }
 

@@ -110,6 +110,8 @@ impl TryFrom<String> for AuthMode {
 pub enum Enforce {
     /// A `tenantScoped` entry is denied to a caller without a tenant.
     Tenant,
+    /// A command with `needsApproval` waits until somebody approves it.
+    Approval,
 }
 
 impl TryFrom<String> for Enforce {
@@ -118,8 +120,8 @@ impl TryFrom<String> for Enforce {
     fn try_from(text: String) -> Result<Self, String> {
         match text.as_str() {
             "tenant" => Ok(Enforce::Tenant),
-            "approval" => Err("\"approval\" is not supported yet; remove it".to_owned()),
-            _ => Err("wanted \"tenant\"".to_owned()),
+            "approval" => Ok(Enforce::Approval),
+            _ => Err("wanted \"tenant\" or \"approval\"".to_owned()),
         }
     }
 }
@@ -136,8 +138,7 @@ mod tests {
             (json!({"auth": "jwt"}), "not supported yet"),
             (json!({"auth": "oidc"}), "not supported yet"),
             (json!({"auth": "none"}), "wanted \"token\""),
-            (json!({"enforce": ["approval"]}), "not supported yet"),
-            (json!({"enforce": ["tenants"]}), "wanted \"tenant\""),
+            (json!({"enforce": ["tenants"]}), "wanted \"tenant\" or"),
             (
                 json!({"services": {"a": {"timeout": "soon"}}}),
                 "wanted a duration",
@@ -146,11 +147,14 @@ mod tests {
             let error = serde_json::from_value::<Config>(settings.clone()).unwrap_err();
             assert!(error.to_string().contains(reason), "{settings}: {error}");
         }
-        let dev = json!({"auth": "dev-headers", "enforce": ["tenant"]});
+        let dev = json!({"auth": "dev-headers", "enforce": ["tenant", "approval"]});
         let read: Config = serde_json::from_value(dev).unwrap();
         assert_eq!(
             (read.auth, read.enforce),
-            (AuthMode::DevHeaders, vec![Enforce::Tenant])
+            (
+                AuthMode::DevHeaders,
+                vec![Enforce::Tenant, Enforce::Approval]
+            )
         );
     }
 }

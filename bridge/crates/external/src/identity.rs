@@ -4,37 +4,37 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// Caller of an entry, in the form that the protocol gives it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Identity {
     User(Box<User>),
     /// The bridge itself; never a caller over HTTP.
     System {
-        #[serde(rename = "tenantId", skip_serializing_if = "Option::is_none")]
+        #[serde(default, rename = "tenantId", skip_serializing_if = "Option::is_none")]
         tenant_id: Option<String>,
     },
     Anonymous,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct User {
     pub user_id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
     /// Main role, also the first of `roles`.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     pub roles: Vec<String>,
     /// Sorted, without doubles.
     pub permissions: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<IssuedToken>,
     pub claims: Map<String, Value>,
 }
 
 /// Origin of an identity.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IssuedToken {
     pub issuer: String,

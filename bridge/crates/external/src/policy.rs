@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Enforce;
 use crate::identity::Identity;
-use crate::manifest::Entry;
+use crate::manifest::{Entry, EntryKind};
 
 /// Named policy: permits users that have any of the roles or any of the permissions.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -33,6 +33,13 @@ impl Rules<'_> {
             true => Err(format!("{kind} requires a tenant, and the caller has none")),
             false => Ok(()),
         }
+    }
+
+    /// True if a call waits for an approval.
+    pub fn holds(&self, entry: &Entry) -> bool {
+        entry.kind == EntryKind::Command
+            && entry.needs_approval == Some(true)
+            && self.enforce.contains(&Enforce::Approval)
     }
 
     fn policy(&self, entry: &Entry, caller: &Identity) -> Result<(), String> {

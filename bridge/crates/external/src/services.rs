@@ -29,6 +29,7 @@ use crate::diagnostic::Diagnostic;
 use crate::load::Load;
 use crate::manifest::{Entry, EntryKind, Manifest, TransportKind};
 use crate::meters::Meters;
+use crate::policy::Rules;
 use crate::registry::{self, ROOT_MANIFEST};
 
 /// Interval of looking at the files.
@@ -195,12 +196,26 @@ impl External {
         self.inner.config.auth
     }
 
+    /// Time of one call of a service, its retries included.
+    pub fn timeout(&self, service: &str) -> Duration {
+        let own = self.inner.config.services.get(service);
+        own.and_then(|own| own.timeout)
+            .unwrap_or(self.inner.config.timeout)
+    }
+
     pub fn meters(&self) -> &Meters {
         &self.inner.meters
     }
 
     pub(crate) fn config(&self) -> &Config {
         &self.inner.config
+    }
+
+    pub(crate) fn rules(&self) -> Rules<'_> {
+        Rules {
+            policies: &self.inner.config.policies,
+            enforce: &self.inner.config.enforce,
+        }
     }
 
     pub(crate) fn client(&self) -> &Client {
@@ -213,6 +228,11 @@ impl External {
 
     pub(crate) fn services(&self) -> Arc<Services> {
         self.inner.current.get()
+    }
+
+    /// True if no service is known.
+    pub fn is_empty(&self) -> bool {
+        self.services().by_name.is_empty()
     }
 
     /// State of all services, and findings in the files, errors first.
@@ -246,6 +266,21 @@ pub struct Counts {
 }
 
 impl Services {
+    /// The service and the entry of this kind that `service.entry` names; names can contain dots.
+    pub(crate) fn named(
+        &self,
+        kind: EntryKind,
+        name: &str,
+    ) -> Option<(&Arc<ActiveService>, &Entry)> {
+        let mut splits = name.match_indices('.');
+        splits.find_map(|(dot, _)| {
+            let service = self.by_name.get(&name[..dot])?;
+            let mut entries = service.manifest.entries.iter();
+            let entry = entries.find(|one| one.kind == kind && one.name == name[dot + 1..])?;
+            Some((service, entry))
+        })
+    }
+
     /// Service and index of the entry.
     pub(crate) fn find(
         &self,

@@ -11,15 +11,17 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::auth::{Reader, Sender, Submitter};
+use super::auth::{Auth, Reader, Sender, Submitter};
 use super::body::Body;
 use super::error::{Code, Failure};
+use super::external::identity;
 use super::query::{NoQuery, Query, page_cursor};
 use super::record::{Links, View, find, find_all};
 use super::{ProcessState, follow};
 use forge_base::id::DispatchId;
 use forge_dispatch::Dispatcher;
 use forge_dispatch::submit::{self, SubmitHeaders};
+use forge_external::External;
 use forge_store::Store;
 use forge_store::record::{DispatchFilter, Status};
 
@@ -30,10 +32,16 @@ pub(super) async fn submit(
     caller: Submitter,
     _: NoQuery,
     State(dispatcher): State<Dispatcher>,
+    State(external): State<External>,
+    State(auth): State<Auth>,
     headers: HeaderMap,
     Body { tree, .. }: Body,
 ) -> Result<Response, Failure> {
-    let headers = submit_headers(&headers)?;
+    let mut submitted = submit_headers(&headers)?;
+    if submit::uses_external(&tree) {
+        submitted.caller = Some(identity(&external, &auth, caller.caller, &headers));
+    }
+    let headers = submitted;
     let answer = match caller.over {
         None => dispatcher.submit(tree, &headers).await?,
         Some(over) => dispatcher.recall(&tree, &headers).await?.ok_or(over)?,
@@ -91,7 +99,7 @@ pub(super) async fn cancel(
 }
 
 /// Headers that belong to a dispatch; `dispatch::validate` checks their values.
-fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
+pub(super) fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
     let text = |name| {
         let value: Option<&HeaderValue> = headers.get(name);
         value.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -102,6 +110,7 @@ fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failure> {
     Ok(SubmitHeaders {
         idempotency_key: text("idempotency-key"),
         traceparent: text("traceparent"),
+        caller: None,
     })
 }
 

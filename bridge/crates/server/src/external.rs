@@ -10,14 +10,16 @@ use serde_json::{Map, Value, json};
 
 use super::auth::{Auth, Caller, Reader, Sender};
 use super::body::Body;
+use super::durable_command::Durably;
 use super::error::{Code, Failure};
 use super::query::NoQuery;
 use forge_base::trace::{TraceContext, TraceId};
 use forge_external::manifest::EntryKind;
-use forge_external::{Answered, AuthMode, Call, External, Identity, Outcome};
+use forge_external::{Answered, AuthMode, Call, External, Identity, Outcome, Repeat};
 
 /// Beginning of the paths whose errors have the members of the Forge protocol.
 const PREFIX: &str = "/external/";
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const TRACE_ID: HeaderName = HeaderName::from_static("x-forge-trace-id");
 /// Credentials for the service, where `Authorization` holds a token of the bridge.
 const FORWARDED: HeaderName = HeaderName::from_static("x-forge-forward-authorization");
@@ -29,15 +31,11 @@ pub(super) async fn list(_: Reader, _: NoQuery, State(external): State<External>
 pub(super) async fn command(
     Sender(caller): Sender,
     _: NoQuery,
+    durably: Durably,
     target: Target,
     body: Option<Body>,
 ) -> Result<Response, Failure> {
-    if target.headers.contains_key("idempotency-key") {
-        let message = "Idempotency-Key is not supported on commands yet; leave it out, and repeat a command only if \
-                       that is safe";
-        return Err(Failure::field("Idempotency-Key", message));
-    }
-    call(EntryKind::Command, caller, target, body).await
+    call(EntryKind::Command, caller, target, body, Some(durably)).await
 }
 
 pub(super) async fn query(
@@ -46,7 +44,22 @@ pub(super) async fn query(
     target: Target,
     body: Option<Body>,
 ) -> Result<Response, Failure> {
-    call(EntryKind::Query, caller, target, body).await
+    call(EntryKind::Query, caller, target, body, None).await
+}
+
+/// Identity of a caller towards external services.
+pub(super) fn identity(
+    external: &External,
+    auth: &Auth,
+    caller: Caller,
+    headers: &HeaderMap,
+) -> Identity {
+    match external.auth() {
+        AuthMode::Token => auth.identity(caller),
+        AuthMode::DevHeaders => {
+            Identity::of_headers(|name| headers.get(name).and_then(|value| value.to_str().ok()))
+        }
+    }
 }
 
 async fn call(
@@ -54,6 +67,7 @@ async fn call(
     caller: Caller,
     target: Target,
     body: Option<Body>,
+    durably: Option<Durably>,
 ) -> Result<Response, Failure> {
     let Target {
         external,
@@ -63,13 +77,10 @@ async fn call(
         service,
         entry,
     } = target;
-    let header = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let (identity, authorization) = match external.auth() {
-        AuthMode::Token => (auth.identity(caller), headers.get(FORWARDED)),
-        AuthMode::DevHeaders => {
-            let identity = Identity::of_headers(header);
-            (identity, headers.get(header::AUTHORIZATION))
-        }
+    let identity = identity(&external, &auth, caller, &headers);
+    let authorization = match external.auth() {
+        AuthMode::Token => headers.get(FORWARDED),
+        AuthMode::DevHeaders => headers.get(header::AUTHORIZATION),
     };
     let authorization = authorization.filter(|value| !auth.has_token(value.as_bytes()));
     let (tree, room) = body.map_or_else(Default::default, Body::into_parts);
@@ -81,12 +92,18 @@ async fn call(
         caller: &identity,
         trace,
         authorization: authorization.cloned(),
+        idempotency_key: None,
     };
     let prepared = external.prepare(&call);
+    if let (Some(durably), Ok(prepared)) = (durably, &prepared)
+        && (prepared.is_held() || headers.contains_key(IDEMPOTENCY_KEY))
+    {
+        return durably.answer(call, &headers).await;
+    }
     // The service can take long, and others need the memory.
     drop((call.args, room));
     let answered = match prepared {
-        Ok(prepared) => prepared.send().await,
+        Ok(prepared) => prepared.send(Repeat::Briefly).await,
         Err(answered) => answered,
     };
     answer(answered)
@@ -107,7 +124,7 @@ fn args(body: Option<Value>) -> Result<Value, Failure> {
         .unwrap_or_else(|| Value::Object(Map::new())))
 }
 
-fn answer(answered: Answered) -> Result<Response, Failure> {
+pub(super) fn answer(answered: Answered) -> Result<Response, Failure> {
     let Answered {
         outcome,
         result,

@@ -37,7 +37,7 @@ pub(super) async fn show(
     };
     query.finish()?;
     registry.refresh_health().await;
-    let mut health = Health::of(store.as_ref(), &registry.adapters(), &life, detail).await;
+    let mut health = Health::of(store.as_ref(), registry.routable(), &life, detail).await;
     health.services = external.counts();
     if detail == Detail::Profiles {
         let children = life.children.clone();
@@ -59,7 +59,7 @@ pub(super) async fn ready(
     State(life): State<ProcessState>,
 ) -> Answer {
     let phase = *life.phase.borrow();
-    let usable = store.status().is_ok() && registry.adapters().iter().any(is_usable);
+    let usable = store.status().is_ok() && registry.routable().iter().any(is_usable);
     let (code, status) = match phase {
         Phase::Starting => (StatusCode::SERVICE_UNAVAILABLE, "starting"),
         Phase::Draining => (StatusCode::SERVICE_UNAVAILABLE, "draining"),

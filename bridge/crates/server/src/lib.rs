@@ -13,12 +13,14 @@ pub mod serve;
 pub mod tls;
 
 mod adapters;
+mod approvals;
 mod attempts;
 mod body;
 mod console;
 mod contents;
 mod deliveries;
 mod dispatch;
+mod durable_command;
 mod encode;
 mod event_fanout;
 mod events;
@@ -190,6 +192,9 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
         .route("/api/v2/adapters/{provider}/pause", post(adapters::pause))
         .route("/api/v2/adapters/{provider}/resume", post(adapters::resume))
+        .route("/api/v2/approvals", get(approvals::list))
+        .route("/api/v2/approvals/{id}/approve", post(approvals::approve))
+        .route("/api/v2/approvals/{id}/reject", post(approvals::reject))
         .route("/api/v2/external", get(external::list))
         .route(
             "/external/{service}/commands/{name}",

@@ -28,6 +28,9 @@ pub(super) struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     error_code: Option<String>,
     cancel_requested: bool,
+    /// `waiting` while the dispatch is held.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<&'static str>,
     priority: i8,
     attempt: u32,
     #[serde(serialize_with = "forge_base::time::millis")]
@@ -155,6 +158,7 @@ impl View {
             outcome,
             error_code,
             cancel_requested: dispatch.cancel_requested,
+            approval: dispatch.is_held.then_some("waiting"),
             priority: dispatch.priority,
             attempt: dispatch.attempts,
             accepted_at: dispatch.accepted_at,

@@ -113,6 +113,7 @@ impl Edge {
             vault,
             client: net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap(),
             mcp: no_servers(client(), &tracker),
+            external: external.clone(),
             tracker,
         });
         let router = router(Components {

@@ -11,7 +11,7 @@ use super::record::{
 };
 use super::{Error, Result};
 use forge_base::digest::Digest;
-use forge_base::event::{Event, LogName};
+use forge_base::event::{Event, LogName, NewEvent, kind};
 use forge_base::id::DispatchId;
 
 /// Delivery attempts kept from the beginning, and from the end.
@@ -62,6 +62,15 @@ impl EventFilter {
 
 fn same(wanted: &Option<String>, value: Option<&str>) -> bool {
     wanted.is_none() || wanted.as_deref() == value
+}
+
+impl NewDispatch {
+    /// Makes the dispatch wait for an approval.
+    pub fn hold(&mut self) {
+        self.is_held = true;
+        let requested = NewEvent::new(kind::APPROVAL_REQUESTED, self.accepted_at);
+        self.events.push(requested);
+    }
 }
 
 /// Record of a dispatch that has just been accepted.

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use forge_external::Identity;
 use forge_net::backoff::Policy;
 use forge_store::record;
 
@@ -65,6 +66,12 @@ pub struct DispatchRequest {
     /// Names of configured MCP servers, each once.
     #[serde(default)]
     pub mcp_servers: Vec<String>,
+    /// Entries of external services that are tools, in the form of `EntryName`.
+    #[serde(default)]
+    pub external_tools: Vec<String>,
+    /// Identity of the submitter; only if the dispatch uses external services.
+    #[serde(default)]
+    pub caller: Option<Identity>,
     #[serde(default)]
     pub workspace: Option<Workspace>,
     /// Identity of `workspace.dir` when the dispatch was accepted.
@@ -138,6 +145,8 @@ impl DispatchRequest {
             tools: Vec::new(),
             tool_results: Vec::new(),
             mcp_servers: Vec::new(),
+            external_tools: Vec::new(),
+            caller: None,
             workspace: None,
             workspace_id: None,
             output_strategy: None,

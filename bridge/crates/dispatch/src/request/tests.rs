@@ -33,6 +33,8 @@ pub(crate) fn minimal() -> DispatchRequest {
         tools: Vec::new(),
         tool_results: Vec::new(),
         mcp_servers: Vec::new(),
+        external_tools: Vec::new(),
+        caller: None,
         workspace: None,
         workspace_id: None,
         output_strategy: None,

@@ -20,6 +20,7 @@ use serde_json::Value;
 pub(crate) use self::attachments::read_media_type;
 pub use self::callback::Guard;
 pub use self::fields::FieldError;
+pub use self::tools::Entries;
 
 use self::fields::{Complaints, Fields, Name};
 use super::Config;
@@ -46,6 +47,8 @@ pub struct Limits<'a> {
     pub config: &'a Config,
     /// Names of configured MCP servers.
     pub mcp_servers: &'a BTreeSet<String>,
+    /// Finds the entry of an external service; `Err` says what is wrong with its name.
+    pub external: tools::Entries<'a>,
     /// Check of the callback's address.
     pub callback: Guard<'a>,
 }
@@ -108,11 +111,11 @@ fn read_dispatch(
         let message = "the file strategy needs workspace.dir, where the output file is written";
         fields.complain("outputStrategy", message);
     }
-    let tools = tools::read(fields);
+    let (tools, external_tools) = tools::read(fields, limits.external);
     let mcp_servers = read_mcp_servers(fields, limits.mcp_servers);
     let offered = options::Offered {
         tools: &tools,
-        others: !mcp_servers.is_empty(),
+        others: !mcp_servers.is_empty() || !external_tools.is_empty(),
     };
     let options = options::read(fields, &offered);
     let (attachments, contents) = attachments::read(fields, limits.callback, dir_given);
@@ -133,6 +136,8 @@ fn read_dispatch(
         tools,
         tool_results: tools::read_results(fields),
         mcp_servers,
+        external_tools,
+        caller: None,
         workspace,
         workspace_id,
         output_strategy,

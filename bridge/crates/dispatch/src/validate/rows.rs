@@ -24,6 +24,7 @@ fn check(body: &Value, envelope: &Envelope<'_>) -> Result<DispatchRequest, Vec<F
     let limits = Limits {
         config: &Config::default(),
         mcp_servers: &BTreeSet::from(["files".to_owned(), "web".to_owned()]),
+        external: &|name| Err(format!("unknown service {name:?}")),
         callback: &|_| Ok(()),
     };
     validate(body, envelope, &limits).map(|valid| valid.dispatch)

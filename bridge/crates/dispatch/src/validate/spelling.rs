@@ -150,6 +150,7 @@ mod tests {
         let limits = Limits {
             config: &config,
             mcp_servers: &none,
+            external: &|name| Err(format!("unknown service {name:?}")),
             callback: &|_| Ok(()),
         };
         let valid = validate(&body, &Envelope::default(), &limits);

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::fields::{Fields, Name, describe};
 use super::spelling;
+use forge_external::EntryName;
 
 const INPUT_SCHEMA: Name = Name {
     camel: "inputSchema",
@@ -15,11 +16,32 @@ const INPUT_SCHEMA: Name = Name {
 
 const RESULTS: &str = "toolResults";
 
-/// Reads the tools of a dispatch; complains about duplicate names.
-pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
+/// Beginning of a tool that is an entry of an external service.
+const EXTERNAL: &str = "external:";
+
+/// Finds an entry of an external service by the name that a caller wrote.
+pub type Entries<'a> = &'a dyn Fn(&str) -> Result<EntryName, String>;
+
+/// Reads the tools of a dispatch, and the entries of external services among them; complains about duplicate names.
+pub(super) fn read(dispatch: &Fields<'_>, entries: Entries<'_>) -> (Vec<Tool>, Vec<String>) {
     let mut names = HashSet::new();
     let mut tools = Vec::new();
+    let mut external = Vec::new();
     for (path, element) in dispatch.list("tools") {
+        if let Some(name) = element
+            .as_str()
+            .and_then(|text| text.strip_prefix(EXTERNAL))
+        {
+            match entries(name) {
+                Ok(entry) if names.insert(entry.tool_name()) => external.push(entry.to_string()),
+                Ok(entry) => {
+                    let message = format!("another tool is already called {:?}", entry.tool_name());
+                    dispatch.complaints().add(path, message);
+                }
+                Err(message) => dispatch.complaints().add(path, message),
+            }
+            continue;
+        }
         let Some(tool) = read_one(dispatch, &path, element) else {
             continue;
         };
@@ -30,7 +52,7 @@ pub(super) fn read(dispatch: &Fields<'_>) -> Vec<Tool> {
             dispatch.complaints().add(format!("{path}.name"), message);
         }
     }
-    tools
+    (tools, external)
 }
 
 /// Reads the results of tool calls that an earlier dispatch of the session returned.
@@ -83,11 +105,7 @@ fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> 
     let complaints = dispatch.complaints();
     match element {
         Value::Object(_) => {}
-        Value::String(text) => {
-            complaints.add(path, external_complaint(text));
-            return None;
-        }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => {
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
             let message = format!(
                 "must be a tool object or a string external:service.entry, not {}",
                 describe(element)
@@ -127,29 +145,26 @@ fn read_one(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Tool> 
     })
 }
 
-/// Complaint about a tool given as a string. External services are reserved; this version supports none.
-fn external_complaint(text: &str) -> String {
-    match text
-        .strip_prefix("external:")
-        .map(|rest| rest.split_once('.'))
-    {
-        Some(Some((service, entry))) if !service.is_empty() && !entry.is_empty() => format!(
-            "unknown service {service:?}: external services are not supported by this version"
-        ),
-        Some(_) => "must have the form external:service.entry".to_owned(),
-        None => "must be a tool object or a string external:service.entry".to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::fields::Complaints;
+    use forge_external::manifest::EntryKind;
+
     use super::*;
 
     fn read_tools(tools: &Value) -> (Vec<Tool>, Vec<String>) {
         let complaints = Complaints::default();
         let body = json!({"tools": tools});
-        let found = read(&Fields::read(&body, "", &complaints).unwrap());
+        let entries = |name: &str| match name.split_once('.') {
+            Some((service, entry)) if service != "gone" => Ok(EntryName {
+                kind: EntryKind::Query,
+                service: service.to_owned(),
+                entry: entry.to_owned(),
+            }),
+            Some(_) | None => Err("no external service has it".to_owned()),
+        };
+        let (found, external) = read(&Fields::read(&body, "", &complaints).unwrap(), &entries);
+        assert!(external.iter().all(|name| name.starts_with("query:")));
         let fields = complaints.into_vec().into_iter().map(|e| e.field).collect();
         (found, fields)
     }
@@ -211,7 +226,15 @@ mod tests {
                 json!([{"type": "function", "function": {}}]),
                 "tools[0].function.name",
             ),
-            (json!(["external:svc.entry"]), "tools[0]"),
+            (json!(["external:gone.entry"]), "tools[0]"),
+            (
+                json!(["external:svc.entry", "external:svc.entry"]),
+                "tools[1]",
+            ),
+            (
+                json!(["external:svc.entry", {"name": "forge_query_svc_entry", "inputSchema": {}}]),
+                "tools[1].name",
+            ),
             (json!(["external:svc"]), "tools[0]"),
             (json!(["search"]), "tools[0]"),
         ] {

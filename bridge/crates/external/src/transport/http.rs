@@ -93,6 +93,9 @@ fn headers(call: &Call<'_>) -> HeaderMap {
     insert("x-forge-external-kind", call.kind.as_str());
     insert("x-forge-trace-id", &TraceId(call.trace.trace).to_string());
     insert("traceparent", &call.trace.to_string());
+    if let Some(key) = &call.idempotency_key {
+        insert("idempotency-key", key);
+    }
     for (name, value) in call.caller.headers() {
         insert(name, &value);
     }

@@ -196,6 +196,15 @@ impl Auth {
         token.map_or(Identity::Anonymous, |token| token.identity.clone())
     }
 
+    /// Name of a caller in records: the user of its token, else the beginning of the token's hash.
+    pub(super) fn name(&self, caller: Caller) -> String {
+        match (self.identity(caller), caller.token) {
+            (Identity::User(user), _) => user.user_id,
+            (_, Some(hash)) => format!("token {}", &hex(&hash)[..8]),
+            (_, None) => "anonymous".to_owned(),
+        }
+    }
+
     /// True if a header's value contains a token of this bridge.
     pub(super) fn has_token(&self, value: &[u8]) -> bool {
         let tokens = self.tokens();
@@ -315,6 +324,7 @@ caller!(
 /// Caller with the scope `dispatch`, possibly above its rate: a known dispatch is still answered from the record.
 #[derive(Debug)]
 pub struct Submitter {
+    pub caller: Caller,
     /// Refusal of new dispatches, if the token is above its rate.
     pub over: Option<Failure>,
 }
@@ -327,9 +337,9 @@ where
     type Rejection = Failure;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
-        let (_, wait) = Auth::from_ref(state).admit(parts, Scope::Dispatch)?;
+        let (caller, wait) = Auth::from_ref(state).admit(parts, Scope::Dispatch)?;
         let over = wait.map(too_often);
-        Ok(Self { over })
+        Ok(Self { caller, over })
     }
 }
 

@@ -361,6 +361,7 @@ impl From<dispatch::Error> for Failure {
             dispatch::Error::AdapterUnavailable(message) => {
                 Failure::new(Code::AdapterUnavailable, message)
             }
+            dispatch::Error::Forbidden(message) => Failure::new(Code::Forbidden, message),
             dispatch::Error::QueueFull => {
                 Failure::new(Code::QueueFull, "the queue is full; try again later")
             }
