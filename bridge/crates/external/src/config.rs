@@ -110,7 +110,7 @@ impl TryFrom<String> for AuthMode {
 pub enum Enforce {
     /// A `tenantScoped` entry is denied to a caller without a tenant.
     Tenant,
-    /// A command with `needsApproval` waits until somebody approves it.
+    /// A command with `needsApproval` waits until it is approved.
     Approval,
 }
 

@@ -46,39 +46,6 @@ async fn a_second_process_is_refused_and_told_who_holds_the_store() {
     open(folder.path()).close().await;
 }
 
-/// A file of version 1 as its bridge left it: the present one without what version 2 added.
-#[tokio::test]
-async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let id = accept(&store, task("t")).await;
-    store.close().await;
-    let file = folder.path().join("bridge.db");
-    let objects = || {
-        let connection = Connection::open(&file).unwrap();
-        let sql = "SELECT name FROM sqlite_schema ORDER BY name";
-        let names: Vec<String> = rows::all(&connection, sql, [], |row| row.get(0)).unwrap();
-        names
-    };
-    let whole = objects();
-    let earlier = Connection::open(&file).unwrap();
-    earlier
-        .execute_batch("DROP TABLE decision; DROP INDEX dispatch_held; PRAGMA user_version = 1;")
-        .unwrap();
-    earlier.close().unwrap();
-    assert_ne!(objects(), whole);
-    assert_eq!(
-        Sqlite::check(folder.path()).unwrap().problems,
-        Vec::<String>::new()
-    );
-    for _ in 0..2 {
-        let store = open(folder.path());
-        assert!(store.dispatch(id).await.unwrap().is_some());
-        store.close().await;
-        assert_eq!(objects(), whole);
-    }
-}
-
 #[tokio::test]
 async fn folder_and_file_are_for_their_owner_alone() {
     let parent = tempfile::tempdir().unwrap();

@@ -74,7 +74,7 @@ pub trait Queue: Send + Sync + 'static {
     async fn reroute(&self, reroute: Reroute) -> Result<()>;
 }
 
-/// Dispatches that are held until somebody approves them. A rejection is the `finish` of `Claim::Rejected`.
+/// Dispatches that are held until they are approved. A rejection is the `finish` of `Claim::Rejected`.
 #[async_trait]
 pub trait Approvals: Send + Sync + 'static {
     /// Lets a held dispatch enter the queue, and appends the event. `Error::InvalidState` if it is not held: it was

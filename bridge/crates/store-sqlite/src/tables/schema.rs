@@ -152,3 +152,48 @@ pub(crate) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
         Some(_) | None => OpenError::Open { file, source },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forge_store::contract::sample::{accept, task};
+    use forge_store::roles::{Maintenance as _, Records as _};
+
+    use super::*;
+    use crate::Sqlite;
+    use crate::tests::open;
+
+    /// A file of version 1 as its bridge left it: the present one without what version 2 added.
+    #[tokio::test]
+    async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let id = accept(&store, task("t")).await;
+        store.close().await;
+        let file = folder.path().join("bridge.db");
+        let objects = || {
+            let connection = Connection::open(&file).unwrap();
+            let sql = "SELECT name FROM sqlite_schema ORDER BY name";
+            let names: Vec<String> = rows::all(&connection, sql, [], |row| row.get(0)).unwrap();
+            names
+        };
+        let whole = objects();
+        let earlier = Connection::open(&file).unwrap();
+        earlier
+            .execute_batch(
+                "DROP TABLE decision; DROP INDEX dispatch_held; PRAGMA user_version = 1;",
+            )
+            .unwrap();
+        earlier.close().unwrap();
+        assert_ne!(objects(), whole);
+        assert_eq!(
+            Sqlite::check(folder.path()).unwrap().problems,
+            Vec::<String>::new()
+        );
+        for _ in 0..2 {
+            let store = open(folder.path());
+            assert!(store.dispatch(id).await.unwrap().is_some());
+            store.close().await;
+            assert_eq!(objects(), whole);
+        }
+    }
+}

@@ -15,7 +15,7 @@ pub struct Decision {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ApprovalStatus {
-    /// Held, and nobody has decided.
+    /// Held, and not decided yet.
     Waiting,
     Approved,
     Rejected,
