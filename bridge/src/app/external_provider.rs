@@ -137,7 +137,10 @@ impl Drop for Listed {
 
 fn profile() -> Profile {
     Profile {
-        capabilities: vec!["structured_output".to_owned()],
+        // A call is resumed by making it again with its key; calls with one session id are made one after another.
+        capabilities: ["structured_output", "session_resume"]
+            .map(str::to_owned)
+            .to_vec(),
         native_tools: Vec::new(),
         max_concurrent: MAX_CONCURRENT,
         output_strategies: vec![OutputStrategy::Stream, OutputStrategy::Structured],

@@ -77,7 +77,7 @@ impl Setup {
 }
 
 /// Writes the registry as an import does.
-fn register(root: &Path, manifests: &[Value]) {
+pub(crate) fn register(root: &Path, manifests: &[Value]) {
     let text = json!({ "manifests": manifests, "schemaVersion": "0.1.0" }).to_string();
     write_registry(root, &text);
 }

@@ -7,7 +7,7 @@ use std::iter::Sum;
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::harness::Api;
 use super::load::{Load, Receiver, ask};
@@ -66,11 +66,23 @@ pub(super) async fn until_quiet(api: &Api) {
             "/adapters/echo/running",
             "/deliveries/pending",
         ];
-        if quiet.iter().all(|pointer| zero(&health, pointer)) {
+        if quiet.iter().all(|pointer| zero(&health, pointer)) && is_idle(api).await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// True if no dispatch waits or runs, external ones included.
+async fn is_idle(api: &Api) -> bool {
+    for status in ["queued", "running"] {
+        let path = format!("/api/v2/dispatches?status={status}&limit=1");
+        let listed = ask(api.request(Method::GET, &path)).await;
+        if listed.is_none_or(|(_, page)| page["dispatches"] != json!([])) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Counts, and lists broken promises.
@@ -81,6 +93,7 @@ pub(super) async fn examine(api: &Api, load: &Load, receiver: &Receiver) -> (Tal
         tally: Tally::default(),
         callbacks: callbacks(receiver),
         runs: runs(load),
+        calls: calls(receiver),
     };
     for (task, ids) in &seen.accepted {
         let mut newest_first = Vec::new();
@@ -124,6 +137,8 @@ struct Case {
     callbacks: BTreeMap<String, Vec<(String, Value)>>,
     /// Attempts started by the adapter, by dispatch.
     runs: BTreeMap<String, Vec<u32>>,
+    /// Number of calls of the external service, by dispatch.
+    calls: BTreeMap<String, usize>,
 }
 
 fn callbacks(receiver: &Receiver) -> BTreeMap<String, Vec<(String, Value)>> {
@@ -133,6 +148,16 @@ fn callbacks(receiver: &Receiver) -> BTreeMap<String, Vec<(String, Value)>> {
         let id = body["dispatchId"].as_str().unwrap().to_owned();
         let webhook_id = request.headers["webhook-id"].clone();
         found.entry(id).or_default().push((webhook_id, body));
+    }
+    found
+}
+
+fn calls(receiver: &Receiver) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for call in receiver.service.received() {
+        *found
+            .entry(call.headers["idempotency-key"].clone())
+            .or_default() += 1;
     }
     found
 }
@@ -160,7 +185,10 @@ impl Case {
             self.refuse(format!("{task}: {id} has no result: {record}"));
             return;
         }
-        self.runs_of(task, id, record, policy);
+        match record["provider"] == "external" {
+            true => self.calls_of(task, id, result, policy),
+            false => self.runs_of(task, id, record, policy),
+        }
         let callbacks = self.callbacks.remove(id).unwrap_or_default();
         let deliveries = record["deliveries"].as_array().unwrap();
         match deliveries.as_slice() {
@@ -205,6 +233,26 @@ impl Case {
         let answered = record["result"]["status"] == "ok";
         if answered && runs.last().copied().map(u64::from) != Some(attempt) {
             self.refuse(format!("{task}: a result of {attempt}, it ran as {runs:?}"));
+        }
+    }
+
+    /// Checks that a held command is called only as approved, and no more often than its policy allows.
+    fn calls_of(&mut self, task: &str, id: &str, result: &Value, policy: &str) {
+        let calls = self.calls.remove(id).unwrap_or_default();
+        self.tally.executed += calls;
+        let most = match (task.starts_with("denied"), policy) {
+            (true, _) => 0,
+            (false, "fail") => 1,
+            (false, _) => 3,
+        };
+        let is_denied = result["errorCode"] == "blocked_by_policy";
+        if calls > most || is_denied != task.starts_with("denied") {
+            self.refuse(format!(
+                "{task} ({policy}) was called {calls} times: {result}"
+            ));
+        }
+        if result["status"] == "ok" && calls == 0 {
+            self.refuse(format!("{task}: a result without a call: {result}"));
         }
     }
 

@@ -12,6 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::super::external::register;
 use super::super::harness::api::{JsonBody, owed, with};
 use super::super::harness::library;
 use super::super::harness::process::Home;
@@ -32,6 +33,8 @@ enum Wish {
     Repeat,
     /// Retries the delivery of the callback.
     Replay,
+    /// Approves the held command, or rejects it.
+    Decide(&'static str),
 }
 
 struct Request {
@@ -56,6 +59,8 @@ pub(super) struct Seen {
     pub(super) results: BTreeMap<String, Value>,
     pub(super) cancelled: BTreeSet<String>,
     pub(super) events: Vec<Value>,
+    /// Tasks whose approval or rejection was answered with 200.
+    pub(super) decided: BTreeSet<String>,
     /// Descriptions of invalid answers.
     pub(super) strange: Vec<String>,
 }
@@ -63,6 +68,8 @@ pub(super) struct Seen {
 /// A receiver that accepts, refuses permanently, or accepts the second attempt, depending on the path.
 pub(super) struct Receiver {
     pub(super) sink: CallbackSink,
+    /// External service, whose command waits for an approval.
+    pub(super) service: CallbackSink,
 }
 
 impl Receiver {
@@ -78,12 +85,19 @@ impl Receiver {
                 _ => Answer::status(200),
             }
         });
-        Self { sink }
+        let service = CallbackSink::start().await;
+        service.answer(Answer::status(200).body(r#"{"result":"done"}"#));
+        Self { sink, service }
     }
 }
 
 fn needs_tools(point: &str) -> bool {
     point.starts_with("tool.")
+}
+
+/// True if commands that wait for an approval are part of the load.
+fn needs_service(point: &str) -> bool {
+    point.starts_with("approval.")
 }
 
 /// Backend of the adapter under load.
@@ -132,9 +146,22 @@ impl Place {
 }
 
 /// Sets the settings that the load needs.
-pub(super) fn prepare(home: &mut Home, point: &str, place: Place) {
+pub(super) fn prepare(home: &mut Home, receiver: &Receiver, point: &str, place: Place) {
     place.prepare(home);
     let folder = home.dir.path().to_owned();
+    if needs_service(point) {
+        let url = receiver.service.url("/");
+        let manifest = json!({
+            "forgeProtocol": "1.0", "language": "rust",
+            "service": {"name": "probe", "transport": "http", "baseUrl": url},
+            "entries": [{"name": "run", "kind": "command", "path": "/run", "needsApproval": true}],
+        });
+        register(&folder, &[manifest]);
+        let file = folder.join("forge-bridge.toml");
+        let text = format!("[external]\nroot = {folder:?}\nenforce = [\"approval\"]\n");
+        std::fs::write(&file, text).unwrap();
+        home.set("BRIDGE_CONFIG", &file.display().to_string());
+    }
     for policy in POLICIES {
         std::fs::create_dir(folder.join("work").join(policy)).unwrap();
     }
@@ -199,6 +226,19 @@ impl Load {
                     session,
                 );
             }
+            if needs_service(point) {
+                let call =
+                    json!({"provider": "external", "message": "{}", "queueTimeoutSeconds": 60});
+                for (task, decision) in [("held", "approve"), ("denied", "reject")] {
+                    add(
+                        task,
+                        "probe.run",
+                        "/ok",
+                        Wish::Decide(decision),
+                        call.clone(),
+                    );
+                }
+            }
             if load.crashes {
                 add("crash", "crash", "/ok", Wish::Nothing, json!({}));
             }
@@ -244,6 +284,26 @@ impl Load {
             request.wish == Wish::Repeat || !seen.accepted.contains_key(task)
         });
         join_all(again.map(|request| self.submit(api, &request.body))).await;
+        for request in &self.requests {
+            if let Wish::Decide(decision) = request.wish {
+                let task = request.body["taskId"].as_str().unwrap();
+                let before = self.seen.lock().unwrap().decided.contains(task);
+                let (status, answer) = self.decide(api, task, decision).await.unwrap();
+                if before && status != StatusCode::CONFLICT {
+                    let strange = format!("{task}: the decision was forgotten: {status} {answer}");
+                    self.seen.lock().unwrap().strange.push(strange);
+                }
+            }
+        }
+    }
+
+    async fn decide(&self, api: &Api, task: &str, decision: &str) -> Option<(StatusCode, Value)> {
+        let path = format!("/api/v2/approvals/{task}/{decision}");
+        let answered = ask(api.request(Method::POST, &path).json_body(&json!({}))).await?;
+        if answered.0 == StatusCode::OK {
+            self.seen.lock().unwrap().decided.insert(task.to_owned());
+        }
+        Some(answered)
     }
 
     async fn client(&self, api: &Api, request: &Request) -> Option<()> {
@@ -258,6 +318,10 @@ impl Load {
                 self.seen.lock().unwrap().cancelled.insert(id.clone());
             }
         }
+        if let Wish::Decide(decision) = request.wish {
+            self.decide(api, request.body["taskId"].as_str()?, decision)
+                .await?;
+        }
         let wait = format!("/api/v2/dispatch/{id}?wait=30");
         let (_, record) = ask(api.request(Method::GET, &wait)).await?;
         if record["status"] == "finished" {
@@ -265,7 +329,7 @@ impl Load {
             self.seen.lock().unwrap().results.insert(id, result);
         }
         match request.wish {
-            Wish::Nothing | Wish::Cancel | Wish::Stop => {}
+            Wish::Nothing | Wish::Cancel | Wish::Stop | Wish::Decide(_) => {}
             Wish::Repeat => {
                 self.submit(api, &request.body).await?;
             }

@@ -106,7 +106,7 @@ fn passing(point: &str, place: Place, round: u64) -> u64 {
             (1 + u64::from(place == Place::Child), step)
         }
         "key" | "reap" | "adapter" | "stop" | "sweep" | "replay" | "reseal" | "copy" | "copies"
-        | "probe" | "pause" | "resume" => (1, 0),
+        | "probe" | "pause" | "resume" | "approval" => (1, 0),
         "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" | "child" | "restart" => {
             (1, round % 3)
         }
@@ -143,7 +143,7 @@ impl Cell {
         let Self { point, place, .. } = *self;
         let receiver = Receiver::start().await;
         let mut home = Home::new(&[("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "6")]);
-        load::prepare(&mut home, point, place);
+        load::prepare(&mut home, &receiver, point, place);
         let load = Load::new(&home, &receiver, point, place);
         if ["recover", "requeue", "reap"].contains(&point.split('.').next().unwrap()) {
             // Leaves work to recover.

@@ -7,6 +7,10 @@ pub const VARIABLE: &str = "BRIDGE_CRASH_POINT";
 
 /// All fail points. A test compares them with the sources.
 pub const POINTS: &[&str] = &[
+    "approval.approve.before",
+    "approval.approve.after",
+    "approval.reject.before",
+    "approval.reject.after",
     "store.opened",
     "store.booted",
     "store.batch",
