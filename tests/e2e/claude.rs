@@ -7,8 +7,9 @@ use std::time::Duration;
 use forge_test_model::Model;
 use serde_json::{Value, json};
 
+use super::external::register;
 use super::harness::process::{Home, Process};
-use super::harness::{CallbackSink, until};
+use super::harness::{Answer, CallbackSink, until};
 
 /// Cost of one call of the fake model by the program's price list, in US dollars, and its tokens.
 const CALL_COST: f64 = 0.000_268_35;
@@ -372,4 +373,34 @@ async fn no_program_in(home: &Home) {
     tokio::time::timeout(Duration::from_secs(30), gone)
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn the_agent_calls_an_entry_of_an_external_service() {
+    let model = Model::start().await;
+    let mut home = home(&model);
+    let service = CallbackSink::start().await;
+    service.answer(Answer::status(200).body(r#"{"result":{"invoice":"inv-7"}}"#));
+    let manifest = json!({
+        "forgeProtocol": "1.0", "language": "rust",
+        "service": {"name": "billing", "transport": "http", "baseUrl": service.url("/")},
+        "entries": [{"name": "createInvoice", "kind": "command", "path": "/create"}],
+    });
+    register(home.dir.path(), &[manifest]);
+    let file = home.dir.path().join("forge-bridge.toml");
+    fs::write(&file, format!("[external]\nroot = {:?}\n", home.dir.path())).unwrap();
+    home.set("BRIDGE_CONFIG", file.to_str().unwrap());
+    let bridge = home.start();
+    let message = "CALL mcp__forge__forge_command_billing_createInvoice {\"title\":\"Invoice\"}";
+    let tools = json!({"tools": ["external:billing.createInvoice"]});
+
+    let result = bridge.api.run(with(task("a", message), &tools)).await;
+
+    assert_eq!(result["status"], "ok", "{result}");
+    let called = service.received();
+    assert_eq!(called.len(), 1);
+    let sent: Value = serde_json::from_slice(&called[0].body).unwrap();
+    assert_eq!(sent["args"], json!({"title": "Invoice"}));
+    let last = model.requests().pop().unwrap().body["messages"].to_string();
+    assert!(last.contains("inv-7"), "{last}");
 }
