@@ -20,6 +20,7 @@ mod query;
 mod retry_after;
 mod schema;
 mod server_events;
+mod service_answer;
 mod signature;
 mod vault;
 
@@ -54,6 +55,7 @@ targets![
     retry_after,
     schema,
     server_events,
+    service_answer,
     signature,
     vault,
 ];
