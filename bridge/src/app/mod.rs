@@ -351,6 +351,7 @@ impl Bridge {
             }
         });
         tracker.spawn(self.external.clone().run(ending.clone()));
+        tracker.spawn(self.external.clone().check_health(ending.clone()));
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::<dyn Store>::clone(&self.store),

@@ -75,3 +75,46 @@ async fn a_bridge_starts_with_bad_files_and_shows_them() {
     assert_eq!(setup.failure(COMMAND, json!({})).await.0, 400);
     setup.bridge.stop().await;
 }
+
+#[tokio::test]
+async fn the_health_of_a_service_is_asked_and_shown() {
+    let sink = CallbackSink::start().await;
+    sink.answer_with(|received| match received.path.as_str() {
+        "/well" => Answer::status(204),
+        _ => Answer::status(500),
+    });
+    let named = |name: &str, health: &str| {
+        let service = json!({
+            "name": name, "transport": "http", "baseUrl": sink.url("/"), "health": health,
+        });
+        manifest(&service, &json!([{"name": "run", "kind": "command"}]))
+    };
+    let all = [
+        named("well", "/well"),
+        named("sick", "/sick"),
+        named("away", "http://192.0.2.1/well"),
+    ];
+    let setup = Setup::new(&all, "").await;
+    let statuses = async || {
+        let (_, overview) = setup.bridge.api.get("/api/v2/external").await;
+        let services = overview["services"].as_array().unwrap().iter();
+        let healths: Vec<_> = services.map(|one| one["health"].clone()).collect();
+        let is_asked = healths[1]["status"] != "unknown" && healths[2]["status"] != "unknown";
+        is_asked.then_some(healths)
+    };
+    let healths = until("the health to be known", statuses).await;
+    // By name. An address elsewhere is not asked.
+    assert_eq!(healths[0], json!({"status": "unknown"}));
+    assert_eq!(
+        (&healths[1]["status"], &healths[1]["message"]),
+        (&json!("unhealthy"), &json!("HTTP 500"))
+    );
+    assert_eq!(healths[2]["status"], "healthy");
+    let (status, health) = setup.bridge.api.get("/api/health").await;
+    assert_eq!(
+        health["services"],
+        json!({"known": 3, "problems": 0, "unavailable": 1})
+    );
+    assert_eq!(status, StatusCode::OK);
+    setup.bridge.stop().await;
+}

@@ -18,6 +18,7 @@ mod load;
 pub mod manifest;
 pub mod meters;
 pub mod policy;
+mod probe;
 pub mod registry;
 pub mod services;
 mod transport;

@@ -7,6 +7,8 @@ use jiff::Timestamp;
 
 use forge_net::breaker::{self, Breaker, Health, Phase};
 
+use crate::probe::Checked;
+
 /// Time after which a caller without a place is told to try again.
 const BUSY_WAIT: Duration = Duration::from_secs(1);
 
@@ -20,6 +22,8 @@ pub(crate) struct Load {
 struct State {
     breaker: Breaker,
     running: usize,
+    /// Last health check.
+    checked: Option<Checked>,
 }
 
 /// Place of one call; dropping it gives the place back.
@@ -34,6 +38,7 @@ impl Load {
         let state = State {
             breaker: Breaker::closed(),
             running: 0,
+            checked: None,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -71,6 +76,14 @@ impl Load {
                 "has no place for another call (external.max_calls)",
             ),
         })
+    }
+
+    pub(crate) fn checked(&self, checked: Checked) {
+        self.state().checked = Some(checked);
+    }
+
+    pub(crate) fn health(&self) -> Option<Checked> {
+        self.state().checked.clone()
     }
 
     pub(crate) fn running(&self) -> usize {

@@ -30,6 +30,7 @@ use crate::load::Load;
 use crate::manifest::{Entry, EntryKind, Manifest, TransportKind};
 use crate::meters::Meters;
 use crate::policy::Rules;
+use crate::probe::Checked;
 use crate::registry::{self, ROOT_MANIFEST};
 
 /// Interval of looking at the files.
@@ -244,11 +245,14 @@ impl External {
         json!({ "auth": self.auth(), "services": states, "diagnostics": diagnostics })
     }
 
-    /// Number of services, of those whose breaker is not closed, and of errors in the files.
+    /// Number of services, of those that are not healthy or whose breaker is not closed, and of errors in the files.
     pub fn counts(&self) -> Counts {
         let services = self.services();
         let all = services.by_name.values();
-        let unavailable = all.filter(|one| one.load.phase() != Phase::Closed);
+        let is_sick = |health: Checked| !health.is_healthy();
+        let unavailable = all.filter(|one| {
+            one.load.phase() != Phase::Closed || one.load.health().is_some_and(is_sick)
+        });
         Counts {
             known: services.by_name.len(),
             unavailable: unavailable.count(),
@@ -266,6 +270,10 @@ pub struct Counts {
 }
 
 impl Services {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Arc<ActiveService>> {
+        self.by_name.values()
+    }
+
     /// The service and the entry of this kind that `service.entry` names; names can contain dots.
     pub(crate) fn named(
         &self,
@@ -350,6 +358,7 @@ impl ActiveService {
             "name": service.name, "transport": service.transport, "baseUrl": service.base_url,
             "language": manifest.language, "framework": manifest.framework, "digest": self.digest,
             "unsupported": unsupported, "breaker": breaker,
+            "health": Checked::view(self.load.health().as_ref()),
             "running": self.load.running(), "maxCalls": self.limits.calls,
             "entries": manifest.entries,
         })
