@@ -305,6 +305,38 @@ await step("events arrive live, wait while paused, and are filtered", async () =
   await page.getByRole("button", { name: "Resume" }).waitFor();
 });
 
+await step("an external service shows its entries and is called", async () => {
+  await open("Services");
+  const card = main.getByRole("region", { name: "billing" });
+  await card.getByText("listInvoices").click();
+  await card.getByLabel("Arguments").nth(1).fill('{"limit": 1');
+  await card.getByRole("button", { name: "Call billing.listInvoices" }).click();
+  await card.getByRole("alert").getByText("are not JSON").waitFor();
+  await card.getByLabel("Arguments").nth(1).fill('{"limit": 1}');
+  await card.getByRole("button", { name: "Call billing.listInvoices" }).click();
+  assert.match(await card.getByLabel("Result of billing.listInvoices").innerText(), /"id": 7/);
+});
+
+await step("a command that waits is approved, another one rejected", async () => {
+  const card = main.getByRole("region", { name: "billing" });
+  const waiting = main.getByRole("region", { name: "command:billing.createInvoice" });
+  await card.getByText("createInvoice").click();
+  for (const [decision, outcome] of [["Approve", "ok"], ["Reject", "blocked_by_policy"]]) {
+    await card.getByLabel("Arguments").first().fill(`{"title": "${decision}"}`);
+    await card.getByRole("button", { name: "Call billing.createInvoice" }).click();
+    await card.getByRole("alert").getByText("FORGE_APPROVAL_REQUIRED").waitFor();
+    await waiting.getByText(`"title":"${decision}"`).waitFor();
+    const dispatch = await waiting.getByRole("link").getAttribute("href");
+    await waiting.getByLabel("Reason").fill("seen");
+    await sure(`${decision} command:billing.createInvoice`, `${decision} it`);
+    await waiting.waitFor({ state: "detached" });
+    await page.goto(`${url}/${dispatch}`);
+    await main.getByText(outcome, { exact: true }).first().waitFor();
+    await open("Services");
+    await card.getByText("createInvoice").click();
+  }
+});
+
 await step("an adapter shows its capabilities", async () => {
   await open("Adapters");
   const card = page.getByRole("region", { name: "echo" });
@@ -363,7 +395,7 @@ await step("the keyboard reaches the page", async () => {
 });
 
 await step("keys go to pages, to the search and to the list of keys", async () => {
-  for (const [key, name] of [["d", "Dispatches"], ["a", "Adapters"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
+  for (const [key, name] of [["d", "Dispatches"], ["a", "Adapters"], ["s", "Services"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
     await page.keyboard.press("g");
     await page.keyboard.press(key);
     await main.getByRole("heading", { level: 1, name }).waitFor();

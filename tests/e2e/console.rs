@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
+use serde_json::{Value, json};
 use tokio::process::Command;
 
+use super::external::register;
 use super::harness::api::quiet;
 use super::harness::{Answer, Bridge, CallbackSink, until};
 
@@ -33,11 +35,30 @@ async fn quarantined() -> Bridge {
     bridge
 }
 
+/// Service with a query, and a command that has to be approved.
+fn billing(sink: &CallbackSink) -> Value {
+    json!({
+        "forgeProtocol": "1.0", "language": "rust",
+        "service": {
+            "name": "billing", "transport": "http", "baseUrl": sink.url("/"), "health": "/billing/health",
+        },
+        "entries": [
+            {"name": "createInvoice", "kind": "command", "path": "/billing", "needsApproval": true},
+            {"name": "listInvoices", "kind": "query", "path": "/billing"},
+        ],
+    })
+}
+
 #[tokio::test]
 async fn an_operator_can_do_everything_in_the_console() {
     let sink = CallbackSink::start().await;
     let answer = Arc::new(AtomicU16::new(410));
+    let services = tempfile::tempdir().unwrap();
+    register(services.path(), &[billing(&sink)]);
     sink.answer_with(move |request| {
+        if request.path.starts_with("/billing") {
+            return Answer::status(200).body(r#"{"result": {"id": 7}}"#);
+        }
         let asked = request.path.split_once('?');
         let asked = asked.and_then(|(_, query)| query.parse().ok());
         if let Some(status) = asked {
@@ -45,12 +66,14 @@ async fn an_operator_can_do_everything_in_the_console() {
         }
         Answer::status(answer.load(Ordering::Relaxed))
     });
-    let bridge = Bridge::with(&[
+    let root = services.path();
+    let file = format!("[external]\nroot = {root:?}\nenforce = [\"approval\"]\n");
+    let variables = [
         ("BRIDGE_TOKENS", TOKEN),
         // The script closes the breaker itself.
         ("BRIDGE_CALLBACK_BREAKER_OPEN", "5m"),
-    ])
-    .await;
+    ];
+    let bridge = Bridge::configured(&file, &variables).await;
     let shaky = quarantined().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
     let output = Command::new(forge_test_runtimes::node())

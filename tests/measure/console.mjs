@@ -41,6 +41,7 @@ const PAGES = {
   failed: ["#/dispatches?status=error", "main .empty, main table tbody tr, main .pager .dim"],
   dispatch: [undefined, "main ol.timeline li"],
   adapters: ["#/adapters", "main section.card"],
+  services: ["#/services", "main section.card, main .empty"],
   deliveries: ["#/deliveries", "main table tbody tr"],
   dead: ["#/deliveries?status=dead", "main .empty, main table tbody tr, main .pager .dim"],
   events: ["#/events", "main ol.tail li, main .empty"],
@@ -198,7 +199,7 @@ async function flood(url, browser) {
   before = [0, Date.now(), await busy(session)];
   until = Date.now() + half;
   while (Date.now() < until) {
-    for (const [label, name] of [["Now", "now"], ["Dispatches", "dispatches"], ["Adapters", "adapters"], ["Deliveries", "deliveries"], ["Events", "events"], ["Try it", "try"]]) {
+    for (const [label, name] of [["Now", "now"], ["Dispatches", "dispatches"], ["Adapters", "adapters"], ["Services", "services"], ["Deliveries", "deliveries"], ["Events", "events"], ["Try it", "try"]]) {
       const selector = { now: "main .figures", deliveries: "main h1 ~ form" }[name] ?? PAGES[name][1];
       // Measured in the page from key press to frame, because the driver is busy, too.
       await page.evaluate(() => { window.pressed = new Promise((done) => addEventListener("pointerdown", (event) => done(event.timeStamp), { once: true, capture: true })); });

@@ -11,6 +11,7 @@ import { Dispatches } from "./pages/dispatches";
 import { Events } from "./pages/events";
 import { Now } from "./pages/now";
 import { ReferencePage } from "./pages/reference";
+import { Services } from "./pages/services";
 import { Try } from "./pages/try";
 import { Badge } from "./parts/badge";
 import { KeysDialog } from "./parts/keys";
@@ -23,6 +24,7 @@ const PAGES = [
   ["now", "Now"],
   ["dispatches", "Dispatches"],
   ["adapters", "Adapters"],
+  ["services", "Services"],
   ["deliveries", "Deliveries"],
   ["events", "Events"],
   ["try", "Try it"],
@@ -108,6 +110,8 @@ function Page({ route }: { route: Route }) {
       return route.id ? <DispatchPage key={route.id} id={route.id} /> : <Dispatches route={route} />;
     case "adapters":
       return <Adapters />;
+    case "services":
+      return <Services />;
     case "deliveries":
       return <Deliveries route={route} />;
     case "events":

@@ -12,6 +12,7 @@ import type {
   Dispatch,
   DispatchRequest,
   ExternalReference,
+  ExternalServices,
   Health,
   Page,
 } from "./wire.js";
@@ -206,6 +207,11 @@ export class Bridge {
 
   #onAdapter(provider: string, action: "reload" | "pause" | "resume"): Promise<Adapter> {
     return this.#json(`/api/v2/adapters/${encodeURIComponent(provider)}/${action}`, { method: "POST" });
+  }
+
+  /** Returns the external services that are known, and findings in their files. */
+  externalServices(): Promise<ExternalServices> {
+    return this.#json("/api/v2/external");
   }
 
   /** Returns the commands that wait for an approval, or those that were decided, newest first. */

@@ -320,5 +320,48 @@ export interface Approval {
   dispatch: Dispatch;
 }
 
+/** External services that are known, and findings in their files, errors first. */
+export interface ExternalServices {
+  auth: string;
+  services: ExternalService[];
+  diagnostics: Diagnostic[];
+}
+
+export interface ExternalService {
+  name: string;
+  transport: "http" | "stdio" | "grpc";
+  baseUrl: string | null;
+  language: string;
+  framework: string | null;
+  /** SHA-256 of the manifest. */
+  digest: string;
+  /** Reason why the service is never called. */
+  unsupported: string | null;
+  breaker: { state: "closed" | "open" | "half_open"; until?: string };
+  health: { status: "healthy" | "unhealthy" | "unknown"; checkedAt?: string; message?: string };
+  running: number;
+  maxCalls: number;
+  entries: ExternalEntry[];
+}
+
+export interface ExternalEntry {
+  name: string;
+  kind: "command" | "query";
+  description?: string;
+  policy?: string;
+  needsApproval?: boolean;
+  tenantScoped?: boolean;
+  inputSchema?: unknown;
+}
+
+/** Finding about a manifest or a call. */
+export interface Diagnostic {
+  severity: string;
+  code: string;
+  message: string;
+  file?: string;
+  fixHint?: string;
+}
+
 /** Entry of an external service: `service.entry`, or a reference of a generated client. */
 export type ExternalReference = string | { readonly service: string; readonly name: string };

@@ -50,6 +50,9 @@ async fn a_held_command_is_called_only_after_its_approval() {
     assert_eq!(waiting[0]["entry"], "command:probe.run");
     assert_eq!(waiting[0]["args"], "{\"n\":1}");
     assert_eq!(waiting[0]["dispatch"]["approval"], "waiting");
+    let (_, health) = setup.bridge.api.get("/api/health").await;
+    assert_eq!(health["status"], "healthy", "{health}");
+    assert_eq!(health["adapters"]["external"]["queued"], 1, "{health}");
     assert!(sink.received().is_empty());
 
     let (status, answer) = decide(&setup, id, "approve", "checked").await;

@@ -37,7 +37,7 @@ pub(super) async fn show(
     };
     query.finish()?;
     registry.refresh_health().await;
-    let mut health = Health::of(store.as_ref(), registry.routable(), &life, detail).await;
+    let mut health = Health::of(store.as_ref(), &registry, &life, detail).await;
     health.services = external.counts();
     if detail == Detail::Profiles {
         let children = life.children.clone();
@@ -146,7 +146,7 @@ struct AdapterLine {
 impl Health {
     async fn of(
         store: &dyn Store,
-        adapters: &[Adapter],
+        registry: &Registry,
         life: &ProcessState,
         detail: Detail,
     ) -> Self {
@@ -155,10 +155,10 @@ impl Health {
             (Ok(_), Ok(())) => HealthStatus::Healthy,
             (Err(_), _) | (_, Err(_)) => HealthStatus::Offline,
         };
-        let lines = adapter_lines(adapters, queues.unwrap_or_default(), detail);
+        let lines = adapter_lines(registry, queues.unwrap_or_default(), detail);
         let counts = store.counts();
         Self {
-            status: overall(store_status, adapters, &lines),
+            status: overall(store_status, registry.routable(), &lines),
             version: env!("CARGO_PKG_VERSION"),
             instance_id: life.instance_id.to_string(),
             uptime_seconds: life.started.elapsed().as_secs(),
@@ -193,18 +193,28 @@ fn overall(
 }
 
 fn adapter_lines(
-    adapters: &[Adapter],
+    registry: &Registry,
     queues: Vec<(String, u64)>,
     detail: Detail,
 ) -> BTreeMap<String, AdapterLine> {
     let mut queues: HashMap<String, u64> = queues.into_iter().collect();
     let mut lines = BTreeMap::new();
-    for adapter in adapters {
+    for adapter in registry.adapters() {
         let queued = queues.remove(adapter.provider()).unwrap_or(0);
-        lines.insert(adapter.provider().to_owned(), line(adapter, queued, detail));
+        lines.insert(
+            adapter.provider().to_owned(),
+            line(&adapter, queued, detail),
+        );
     }
-    let gone = queues.into_iter();
-    lines.extend(gone.map(|(provider, queued)| (provider, gone_line(queued, detail))));
+    let unlisted = queues.into_iter().map(|(provider, queued)| {
+        let adapter = registry.get(&provider);
+        let line = adapter.map_or_else(
+            || gone_line(queued, detail),
+            |adapter| line(&adapter, queued, detail),
+        );
+        (provider, line)
+    });
+    lines.extend(unlisted);
     lines
 }
 
