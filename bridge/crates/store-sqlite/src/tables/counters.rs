@@ -66,7 +66,7 @@ impl Totals {
         let removed = number("SELECT value FROM meta WHERE name = 'removed'")?;
         Ok(Self {
             bounds: LogBounds {
-                issued: newest(connection)?.max(removed),
+                issued: issued(connection)?,
                 removed,
             },
             counts: Counts {
@@ -165,10 +165,11 @@ impl TransactionState for Counters {
     }
 }
 
-/// Position of the newest event; 0 if there is none.
-pub(crate) fn newest(connection: &Connection) -> rusqlite::Result<u64> {
+/// Highest position ever assigned, to an event that is there or was removed; 0 if there was none.
+pub(crate) fn issued(connection: &Connection) -> rusqlite::Result<u64> {
     let sql = "SELECT max(
                  coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
-                 coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0))";
+                 coalesce((SELECT seq + first_events - 1 FROM dispatch ORDER BY seq DESC LIMIT 1), 0),
+                 (SELECT value FROM meta WHERE name = 'removed'))";
     Ok(rows::one(connection, sql, [], |row| row.get(0))?.unwrap_or(0))
 }

@@ -224,7 +224,7 @@ fn read(
 ) -> rusqlite::Result<EventPage> {
     // All statements must see the same commit, or the page would claim to have seen more.
     let transaction = connection.unchecked_transaction()?;
-    let newest = counters::newest(&transaction)?;
+    let issued = counters::issued(&transaction)?;
     let sought = i64::try_from(after).unwrap_or(i64::MAX).saturating_add(1);
     let mut page = EventPage {
         events: Vec::new(),
@@ -261,7 +261,7 @@ fn read(
             }
         }
     }
-    page.scanned = after.max(newest);
+    page.scanned = after.max(issued);
     Ok(page)
 }
 

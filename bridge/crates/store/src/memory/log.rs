@@ -103,11 +103,10 @@ impl State {
             });
         let looked_at: Vec<_> = rows.by_ref().take(limit).collect();
         let more = rows.next().is_some();
-        let newest = self.events.keys().next_back().copied().unwrap_or(0);
         let scanned = match looked_at.last() {
             Some((position, _)) if more => **position,
             None if more => after,
-            Some(_) | None => newest.max(after),
+            Some(_) | None => self.bounds.issued.max(after),
         };
         let matching = looked_at
             .into_iter()
