@@ -7,6 +7,7 @@ mod following;
 mod identity;
 mod programs;
 mod requests;
+mod tokens;
 mod tools;
 mod walk;
 

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use forge_net::breaker;
 
+use crate::identity::JwtConfig;
 use crate::policy::Policy;
 
 /// Settings of external services, their callers and their limits.
@@ -18,6 +19,8 @@ pub struct Config {
     /// Folder of `.forge/external-manifests.json` and `forge.manifest.json`; relative to the working directory.
     pub root: PathBuf,
     pub auth: AuthMode,
+    /// Callers with a JWT.
+    pub jwt: JwtConfig,
     /// Addresses that may be called although they are not public, in the syntax of `callback.allow`.
     pub allow: Vec<String>,
     /// Flags of manifests that are enforced.
@@ -44,6 +47,7 @@ impl Default for Config {
         Self {
             root: ".".into(),
             auth: AuthMode::Token,
+            jwt: JwtConfig::default(),
             allow: vec!["loopback".to_owned()],
             enforce: Vec::new(),
             validate: true,
@@ -87,6 +91,10 @@ pub enum AuthMode {
     Token,
     /// `x-forge-…` headers of the request, which anybody can write.
     DevHeaders,
+    /// JWT in `Authorization`, verified by the keys at `jwt.jwks_url`.
+    Jwt,
+    /// The same; the issuer names the address of its keys.
+    Oidc,
 }
 
 impl TryFrom<String> for AuthMode {
@@ -96,10 +104,9 @@ impl TryFrom<String> for AuthMode {
         match text.as_str() {
             "token" => Ok(AuthMode::Token),
             "dev-headers" => Ok(AuthMode::DevHeaders),
-            "jwt" | "oidc" => Err(format!(
-                "{text:?} is not supported yet; use \"token\" or \"dev-headers\""
-            )),
-            _ => Err("wanted \"token\" or \"dev-headers\"".to_owned()),
+            "jwt" => Ok(AuthMode::Jwt),
+            "oidc" => Ok(AuthMode::Oidc),
+            _ => Err("wanted \"token\", \"dev-headers\", \"jwt\" or \"oidc\"".to_owned()),
         }
     }
 }
@@ -133,10 +140,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_supported_yet_is_refused() {
+    fn what_is_no_setting_is_refused() {
         for (settings, reason) in [
-            (json!({"auth": "jwt"}), "not supported yet"),
-            (json!({"auth": "oidc"}), "not supported yet"),
             (json!({"auth": "none"}), "wanted \"token\""),
             (json!({"enforce": ["tenants"]}), "wanted \"tenant\" or"),
             (

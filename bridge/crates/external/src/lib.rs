@@ -27,5 +27,5 @@ pub use call::{Answered, Call, Outcome, Repeat};
 pub use config::{AuthMode, Config};
 pub use durable::DurableCall;
 pub use entry_name::EntryName;
-pub use identity::{Identity, TokenIdentity};
+pub use identity::{Identity, Refusal, TokenIdentity};
 pub use services::{Error, External, Setup};

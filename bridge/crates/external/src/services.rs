@@ -26,6 +26,7 @@ use crate::canonical;
 use crate::catalog::Catalog;
 use crate::config::{AuthMode, Config};
 use crate::diagnostic::Diagnostic;
+use crate::identity::{Identity, JwtError, Refusal, Tokens};
 use crate::load::Load;
 use crate::manifest::{Entry, EntryKind, Manifest, TransportKind};
 use crate::meters::Meters;
@@ -53,6 +54,8 @@ pub enum Error {
     Allow(#[from] BadRule),
     #[error(transparent)]
     Client(#[from] net::Error),
+    #[error(transparent)]
+    Jwt(#[from] JwtError),
 }
 
 /// External services and their callers' rules. Cheap to clone.
@@ -70,6 +73,8 @@ impl fmt::Debug for External {
 struct Inner {
     config: Config,
     client: Client,
+    /// Set if callers have a JWT.
+    tokens: Option<Tokens>,
     launcher: Launcher,
     environment: BTreeMap<String, String>,
     current: Reloadable<Services>,
@@ -121,10 +126,11 @@ type Seen = [Option<(i64, i64, u64, u64)>; 2];
 impl External {
     /// Reads the services. Files with errors are no error: the services are missing until the files are corrected.
     pub fn new(setup: Setup) -> Result<Self, Error> {
-        let client = Self::check(&setup.config, &setup.net)?;
+        let (client, tokens) = Self::checked(&setup.config, &setup.net)?;
         let external = Self {
             inner: Arc::new(Inner {
                 client,
+                tokens,
                 launcher: setup.launcher,
                 environment: setup.environment,
                 current: Reloadable::default(),
@@ -138,10 +144,21 @@ impl External {
         Ok(external)
     }
 
-    /// Checks the settings; returns the client that they describe.
-    pub fn check(config: &Config, net: &net::Config) -> Result<Client, Error> {
+    /// Checks the settings.
+    pub fn check(config: &Config, net: &net::Config) -> Result<(), Error> {
+        Self::checked(config, net).map(drop)
+    }
+
+    /// Checks the settings; returns what they describe.
+    fn checked(config: &Config, net: &net::Config) -> Result<(Client, Option<Tokens>), Error> {
         let guard = Guard::of_setting("external.allow", &config.allow)?;
-        Ok(Client::new(net, guard)?)
+        let client = Client::new(net, guard)?;
+        let tokens = match config.auth {
+            AuthMode::Token | AuthMode::DevHeaders => None,
+            AuthMode::Jwt => Some(Tokens::new(&config.jwt, "jwt")?),
+            AuthMode::Oidc => Some(Tokens::new(&config.jwt, "oidc")?),
+        };
+        Ok((client, tokens))
     }
 
     /// Reads the files again: all services change together, or none. Blocks.
@@ -202,6 +219,15 @@ impl External {
         let own = self.inner.config.services.get(service);
         own.and_then(|own| own.timeout)
             .unwrap_or(self.inner.config.timeout)
+    }
+
+    /// Identity of the caller with this JWT. Anonymous in the modes that have no JWT.
+    pub async fn identify(&self, token: Option<&[u8]>) -> Result<Identity, Refusal> {
+        let Some(tokens) = &self.inner.tokens else {
+            return Ok(Identity::Anonymous);
+        };
+        let token = token.ok_or(Refusal::Missing)?;
+        tokens.identify(&self.inner.client, token).await
     }
 
     pub fn meters(&self) -> &Meters {

@@ -8,14 +8,14 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::auth::{Auth, Caller, Reader, Sender};
+use super::auth::{Auth, Caller, Reader, Sender, bearer};
 use super::body::Body;
 use super::durable_command::Durably;
 use super::error::{Code, Failure};
 use super::query::NoQuery;
 use forge_base::trace::{TraceContext, TraceId};
 use forge_external::manifest::EntryKind;
-use forge_external::{Answered, AuthMode, Call, External, Identity, Outcome, Repeat};
+use forge_external::{Answered, AuthMode, Call, External, Identity, Outcome, Refusal, Repeat};
 
 /// Beginning of the paths whose errors have the members of the Forge protocol.
 const PREFIX: &str = "/external/";
@@ -29,7 +29,7 @@ pub(super) async fn list(_: Reader, _: NoQuery, State(external): State<External>
 }
 
 pub(super) async fn command(
-    Sender(caller): Sender,
+    caller: ServiceCaller,
     _: NoQuery,
     durably: Durably,
     target: Target,
@@ -39,7 +39,7 @@ pub(super) async fn command(
 }
 
 pub(super) async fn query(
-    Sender(caller): Sender,
+    caller: ServiceCaller,
     _: NoQuery,
     target: Target,
     body: Option<Body>,
@@ -47,7 +47,43 @@ pub(super) async fn query(
     call(EntryKind::Query, caller, target, body, None).await
 }
 
-/// Identity of a caller towards external services.
+/// Caller of an entry: with a token of the bridge, or with a JWT where the settings ask for one.
+pub(super) struct ServiceCaller(Identity);
+
+impl<S> FromRequestParts<S> for ServiceCaller
+where
+    S: Send + Sync,
+    External: FromRef<S>,
+    Auth: FromRef<S>,
+{
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let (external, auth) = (External::from_ref(state), Auth::from_ref(state));
+        if let AuthMode::Token | AuthMode::DevHeaders = external.auth() {
+            let Sender(caller) = Sender::from_request_parts(parts, state).await?;
+            return Ok(Self(identity(&external, &auth, caller, &parts.headers)));
+        }
+        let identified = external.identify(bearer(&parts.headers)).await;
+        identified.map(Self).map_err(|refusal| {
+            let (code, named) = match refusal {
+                Refusal::Missing => (Code::Unauthorized, "FORGE_AUTH_REQUIRED"),
+                Refusal::Invalid(_) => (Code::Unauthorized, "FORGE_AUTH_INVALID"),
+                Refusal::NoKeys(_) => (Code::ServiceUnavailable, "FORGE_AUTH_UNAVAILABLE"),
+            };
+            let message = refusal.to_string();
+            let trace = parts.extensions.get::<TraceContext>().copied();
+            let trace = trace.unwrap_or_else(TraceContext::start);
+            let protocol = Protocol {
+                code: Some(named.to_owned()),
+                ..Protocol::of(trace, named, &message)
+            };
+            Failure::new(code, message).of_protocol(protocol)
+        })
+    }
+}
+
+/// Identity of a caller with a token of the bridge towards external services.
 pub(super) fn identity(
     external: &External,
     auth: &Auth,
@@ -55,7 +91,8 @@ pub(super) fn identity(
     headers: &HeaderMap,
 ) -> Identity {
     match external.auth() {
-        AuthMode::Token => auth.identity(caller),
+        // A JWT is checked on the routes of the services alone.
+        AuthMode::Token | AuthMode::Jwt | AuthMode::Oidc => auth.identity(caller),
         AuthMode::DevHeaders => {
             Identity::of_headers(|name| headers.get(name).and_then(|value| value.to_str().ok()))
         }
@@ -64,7 +101,7 @@ pub(super) fn identity(
 
 async fn call(
     kind: EntryKind,
-    caller: Caller,
+    ServiceCaller(identity): ServiceCaller,
     target: Target,
     body: Option<Body>,
     durably: Option<Durably>,
@@ -77,10 +114,9 @@ async fn call(
         service,
         entry,
     } = target;
-    let identity = identity(&external, &auth, caller, &headers);
     let authorization = match external.auth() {
         AuthMode::Token => headers.get(FORWARDED),
-        AuthMode::DevHeaders => headers.get(header::AUTHORIZATION),
+        AuthMode::DevHeaders | AuthMode::Jwt | AuthMode::Oidc => headers.get(header::AUTHORIZATION),
     };
     let authorization = authorization.filter(|value| !auth.has_token(value.as_bytes()));
     let (tree, room) = body.map_or_else(Default::default, Body::into_parts);
@@ -98,6 +134,7 @@ async fn call(
     if let (Some(durably), Ok(prepared)) = (durably, &prepared)
         && (prepared.is_held() || headers.contains_key(IDEMPOTENCY_KEY))
     {
+        drop(room);
         return durably.answer(call, &headers).await;
     }
     // The service can take long, and others need the memory.

@@ -278,7 +278,7 @@ pub(super) fn token_hash(headers: &HeaderMap) -> Option<Hash> {
     bearer(headers).map(sha256)
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let value = headers.get(header::AUTHORIZATION)?.as_bytes();
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
     let token = token.trim_ascii();

@@ -1,7 +1,14 @@
 //! Identity of a caller, as policies read it and as services are given it.
 
+mod jwt;
+mod key_set;
+mod verifier;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+
+pub(crate) use jwt::Tokens;
+pub use jwt::{JwtConfig, JwtError, Refusal};
 
 /// Caller of an entry, in the form that the protocol gives it.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
