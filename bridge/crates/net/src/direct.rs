@@ -29,7 +29,9 @@ const KEEPALIVE_RETRIES: u32 = 3;
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 
-type Connector = BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+/// Opens connections: guarded addresses, TLS where the URL asks for it.
+pub(super) type Connector =
+    BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
 
 /// Connection pool for one kind of trust.
 #[derive(Clone, Debug)]
@@ -42,28 +44,55 @@ pub(super) struct Direct {
 #[error("{0}")]
 pub(super) struct Unresolved(#[source] BoxError);
 
+/// Protocol of a connection; both ends agree on it by ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
+
+/// Connector of a pool for one kind of trust.
+pub(super) fn connector(
+    config: &Config,
+    tls: rustls::ClientConfig,
+    resolver: Resolver,
+    protocol: Protocol,
+) -> Connector {
+    let mut tcp = HttpConnector::new_with_resolver(resolver);
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(KEEPALIVE));
+    tcp.set_keepalive_interval(Some(KEEPALIVE));
+    tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
+    #[cfg(target_os = "linux")]
+    tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
+    let https = HttpsConnectorBuilder::new()
+        .with_tls_config(tls)
+        .https_or_http();
+    let https = match protocol {
+        Protocol::Http1 => https.enable_http1().wrap_connector(tcp),
+        Protocol::Http2 => https.enable_http2().wrap_connector(tcp),
+    };
+    let bounded = ServiceBuilder::new().timeout(config.connect_timeout);
+    BoxCloneSyncService::new(bounded.service(https))
+}
+
+/// Builder of a client whose idle connections the settings bound.
+pub(super) fn builder(config: &Config) -> legacy::Builder {
+    let mut builder = legacy::Client::builder(TokioExecutor::new());
+    builder
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(config.idle_timeout)
+        .pool_max_idle_per_host(config.idle_per_origin);
+    builder
+}
+
 impl Direct {
     pub(super) fn new(config: &Config, tls: rustls::ClientConfig, resolver: Resolver) -> Self {
-        let mut tcp = HttpConnector::new_with_resolver(resolver);
-        tcp.enforce_http(false);
-        tcp.set_nodelay(true);
-        tcp.set_keepalive(Some(KEEPALIVE));
-        tcp.set_keepalive_interval(Some(KEEPALIVE));
-        tcp.set_keepalive_retries(Some(KEEPALIVE_RETRIES));
-        #[cfg(target_os = "linux")]
-        tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
-        let bounded = ServiceBuilder::new().timeout(config.connect_timeout);
-        let client = legacy::Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(config.idle_timeout)
-            .pool_max_idle_per_host(config.idle_per_origin)
-            .build(BoxCloneSyncService::new(bounded.service(https)));
-        Self { client }
+        let connector = connector(config, tls, resolver, Protocol::Http1);
+        Self {
+            client: builder(config).build(connector),
+        }
     }
 
     pub(super) async fn send(

@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod breaker;
 mod direct;
 pub mod guard;
+mod http2;
 mod special;
 mod tls;
 
@@ -27,8 +28,10 @@ use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use direct::{Direct, Unresolved};
+use direct::{Connector, Direct, Protocol, Unresolved};
 use guard::{Guard, Lookup, Refused, Resolver, Trust};
+
+pub use http2::{Http2, Http2Body, Http2Error};
 
 /// Size of an answer's body that is enough to show operators.
 pub const ANSWER_BYTES: usize = 20_000;
@@ -74,6 +77,7 @@ pub enum Error {
 /// Sends requests. Clones share the connections.
 #[derive(Clone, Debug)]
 pub struct Client {
+    config: Arc<Config>,
     guard: Guard,
     /// Checks every address that a name resolves to.
     checked: Way,
@@ -89,6 +93,8 @@ struct Way {
     full: reqwest::Client,
     /// `None` if a proxy is configured.
     direct: Option<Direct>,
+    /// Opens connections for HTTP/2; `None` if a proxy is configured.
+    http2: Option<Connector>,
 }
 
 /// Request to send.
@@ -164,9 +170,16 @@ impl Client {
                 Some(_) => Way {
                     full: builder.build().map_err(Error::Build)?,
                     direct: None,
+                    http2: None,
                 },
                 None => Way {
                     direct: Some(Direct::new(config, tls.clone(), resolver.clone())),
+                    http2: Some(direct::connector(
+                        config,
+                        tls.clone(),
+                        resolver.clone(),
+                        Protocol::Http2,
+                    )),
                     full: builder
                         .dns_resolver(Arc::new(resolver))
                         .build()
@@ -175,6 +188,7 @@ impl Client {
             })
         };
         Ok(Self {
+            config: Arc::new(config.clone()),
             checked: way(Some(guard.clone()))?,
             named: way(None)?,
             guard,
@@ -189,6 +203,18 @@ impl Client {
     /// own time and size limits.
     pub fn for_streams(&self, url: &Url) -> Result<reqwest::Client, Refused> {
         Ok(self.way(url)?.full.clone())
+    }
+
+    /// Client with connections of its own, for protocols that need HTTP/2. `None` if a proxy is configured. Answers are
+    /// bounded by [`Http2::limited`] alone.
+    pub fn http2<B>(&self) -> Option<Http2<B>>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+    {
+        let builder = direct::builder(&self.config);
+        let (checked, named) = (self.checked.http2.clone()?, self.named.http2.clone()?);
+        Some(Http2::new(self.guard.clone(), builder, checked, named))
     }
 
     fn way(&self, url: &Url) -> Result<&Way, Refused> {
