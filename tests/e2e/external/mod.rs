@@ -1,9 +1,10 @@
-//! External services: calls of commands and queries through the bridge, over HTTP and as programs.
+//! External services: calls of commands and queries through the bridge, over HTTP and gRPC and as programs.
 
 mod approvals;
 mod calls;
 mod durable;
 mod following;
+mod grpc;
 mod identity;
 mod programs;
 mod requests;

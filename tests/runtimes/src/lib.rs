@@ -79,6 +79,16 @@ pub fn ai() -> PathBuf {
     installed("ai")
 }
 
+/// A Python with gRPC's own library, a compiler of `.proto` files and a server's reflection.
+pub fn grpc_python() -> PathBuf {
+    installed("grpc-python").join("bin/python")
+}
+
+/// Directory of the gRPC packages for Node.
+pub fn grpc_js() -> PathBuf {
+    installed("grpc-js")
+}
+
 /// Starts a LangGraph server.
 pub fn langgraph(model_url: &str) -> LangGraph {
     LangGraph::start(&installed("langgraph"), model_url)

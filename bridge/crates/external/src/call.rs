@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::header::HeaderValue;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
+use tonic::Code;
 
 use forge_base::schema;
 use forge_base::trace::{TraceContext, TraceId};
@@ -18,7 +19,7 @@ use crate::identity::Identity;
 use crate::manifest::EntryKind;
 use crate::registry::REGISTRY;
 use crate::services::{ActiveService, External, Target};
-use crate::transport::{End, http, stdio};
+use crate::transport::{End, grpc, http, stdio};
 
 pub const NOT_FOUND: &str = "FORGE_EXTERNAL_RUNTIME_NOT_FOUND";
 pub const UNSUPPORTED: &str = "FORGE_EXTERNAL_RUNTIME_UNSUPPORTED";
@@ -32,7 +33,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(15);
 const TOO_MANY_REQUESTS: u16 = 429;
 /// Size of an answer above which parsing it would delay other tasks of the thread.
-const LARGE_BYTES: usize = 64 * 1024;
+pub(crate) const LARGE_BYTES: usize = 64 * 1024;
 
 /// Call of an entry.
 #[derive(Debug)]
@@ -100,6 +101,7 @@ pub struct Prepared {
 enum Message {
     Http(http::Message),
     Program(stdio::Message, Program),
+    Grpc(grpc::Message, Arc<grpc::Server>),
 }
 
 /// End of a call without an answer of the service.
@@ -156,6 +158,13 @@ impl External {
             Target::Program(program) => {
                 Ok(Message::Program(stdio::Message::new(call), program.clone()))
             }
+            Target::Grpc(server) => match grpc::Message::new(entry, call) {
+                Ok(message) => Ok(Message::Grpc(message, Arc::clone(server))),
+                Err(reason) => {
+                    let message = format!("{}: {reason}", described(call));
+                    Err(stop(Outcome::Refused, UNSUPPORTED, message))
+                }
+            },
             Target::Unsupported(reason) => Err(stop(Outcome::Refused, UNSUPPORTED, reason.clone())),
         }
     }
@@ -260,6 +269,7 @@ impl Prepared {
                 let launcher = external.launcher();
                 message.send(launcher, program, deadline, bytes).await
             }
+            Message::Grpc(message, server) => message.send(server, deadline, bytes).await,
         }
     }
 }
@@ -330,7 +340,10 @@ async fn read(status: Status, body: Vec<u8>, described: String, said: String) ->
 }
 
 fn is_temporary(status: Status) -> bool {
-    matches!(status, Status::Http(502..=504))
+    matches!(
+        status,
+        Status::Http(502..=504) | Status::Grpc(Code::Unavailable)
+    )
 }
 
 /// Health of the service as seen by a call. A 500 is no sign of an outage: adapters answer it when a handler refuses its

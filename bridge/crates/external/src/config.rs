@@ -72,6 +72,10 @@ pub struct ServiceConfig {
     pub env: BTreeMap<String, SecretString>,
     /// Names of variables of the bridge that the program is given, too.
     pub pass_env: Vec<String>,
+    /// File with the descriptors of a gRPC service (`protoc --descriptor_set_out --include_imports`), in place of its
+    /// reflection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub descriptor_set: Option<PathBuf>,
     #[serde(
         with = "forge_base::duration::option",
         skip_serializing_if = "Option::is_none"

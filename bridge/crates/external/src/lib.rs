@@ -21,7 +21,7 @@ pub mod policy;
 mod probe;
 pub mod registry;
 pub mod services;
-mod transport;
+pub mod transport;
 
 pub use call::{Answered, Call, Outcome, Repeat};
 pub use config::{AuthMode, Config};

@@ -33,6 +33,7 @@ use crate::meters::Meters;
 use crate::policy::Rules;
 use crate::probe::Checked;
 use crate::registry::{self, ROOT_MANIFEST};
+use crate::transport::grpc::{self, GrpcClient};
 
 /// Interval of looking at the files.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -73,6 +74,8 @@ impl fmt::Debug for External {
 struct Inner {
     config: Config,
     client: Client,
+    /// `None` if a proxy is configured.
+    grpc: Option<GrpcClient>,
     /// Set if callers have a JWT.
     tokens: Option<Tokens>,
     launcher: Launcher,
@@ -109,6 +112,7 @@ pub(crate) struct ActiveService {
 pub(crate) enum Target {
     Http(Url),
     Program(Program),
+    Grpc(Arc<grpc::Server>),
     /// Not called; with the reason.
     Unsupported(String),
 }
@@ -129,6 +133,7 @@ impl External {
         let (client, tokens) = Self::checked(&setup.config, &setup.net)?;
         let external = Self {
             inner: Arc::new(Inner {
+                grpc: client.http2(),
                 client,
                 tokens,
                 launcher: setup.launcher,
@@ -378,7 +383,7 @@ impl ActiveService {
         };
         let unsupported = match &self.target {
             Target::Unsupported(reason) => Some(reason),
-            Target::Http(_) | Target::Program(_) => None,
+            Target::Http(_) | Target::Program(_) | Target::Grpc(_) => None,
         };
         json!({
             "name": service.name, "transport": service.transport, "baseUrl": service.base_url,
@@ -401,9 +406,26 @@ fn target(manifest: &Manifest, inner: &Inner) -> Target {
                 Target::Unsupported(format!("external service {name:?} has no usable baseUrl"))
             }
         },
-        TransportKind::Grpc => Target::Unsupported(
-            "external transport 'grpc' is not executable by this Forge runtime".to_owned(),
-        ),
+        TransportKind::Grpc => {
+            let Some(client) = &inner.grpc else {
+                let reason =
+                    "external transport 'grpc' is not available through a proxy (net.proxy)";
+                return Target::Unsupported(reason.to_owned());
+            };
+            let own = inner.config.services.get(name);
+            let descriptor_set = own.and_then(|own| own.descriptor_set.clone());
+            let base = service.base_url.as_deref().map(Url::parse);
+            let server = base
+                .and_then(Result::ok)
+                .and_then(|base| grpc::Server::new(&base, client.clone(), descriptor_set));
+            match server {
+                Some(server) => Target::Grpc(Arc::new(server)),
+                None => {
+                    let reason = format!("external service {name:?} has no usable baseUrl");
+                    Target::Unsupported(reason)
+                }
+            }
+        }
         TransportKind::Stdio => {
             let own = inner.config.services.get(name).filter(|own| own.program);
             let Some(own) = own else {

@@ -1,6 +1,7 @@
 //! Reading of a service's answer: status and body become a result or a failure. Pure.
 
 use serde_json::{Map, Value};
+use tonic::Code;
 
 use forge_base::json;
 
@@ -21,6 +22,8 @@ pub enum Status {
     Http(u16),
     /// Exit code of a program.
     Exit(i32),
+    /// Status of a gRPC call. One that succeeded says all about the success: its answer is no envelope.
+    Grpc(Code),
 }
 
 /// Answer of a service, read.
@@ -39,6 +42,7 @@ impl Status {
         match self {
             Status::Http(status) => (200..300).contains(&status),
             Status::Exit(code) => code == 0,
+            Status::Grpc(code) => code == Code::Ok,
         }
     }
 
@@ -46,6 +50,9 @@ impl Status {
         match self {
             Status::Http(status) => format!("external runtime returned HTTP {status}"),
             Status::Exit(code) => format!("external runtime exited with code {code}"),
+            Status::Grpc(code) => {
+                format!("external runtime returned gRPC status {}", name_of(code))
+            }
         }
     }
 }
@@ -70,7 +77,7 @@ pub fn read(status: Status, body: &[u8], described: &str, said: &str) -> Reply {
     let nothing = text.iter().all(u8::is_ascii_whitespace);
     let value = match (status, nothing) {
         // A program that writes nothing has nothing to say.
-        (Status::Exit(_), true) => Value::Object(Map::new()),
+        (Status::Exit(_) | Status::Grpc(_), true) => Value::Object(Map::new()),
         (Status::Http(code), true) => {
             let message = format!("{described} returned HTTP {code} without a body; wanted JSON");
             return Reply::failed(&Diagnostic::error(BAD_RESPONSE, message));
@@ -87,19 +94,23 @@ pub fn read(status: Status, body: &[u8], described: &str, said: &str) -> Reply {
 }
 
 fn of_value(status: Status, value: Value, said: &str) -> Reply {
-    let Value::Object(mut envelope) = value else {
-        return match status.is_success() {
-            true => Reply {
-                result: Some(value),
-                diagnostics: Vec::new(),
-                trace_id: None,
-            },
-            false => {
-                let message = format!("{}{said}", status.failure());
-                Reply::failed(&Diagnostic::error(FAILED, message))
-            }
-        };
-    };
+    match value {
+        Value::Object(envelope) if status != Status::Grpc(Code::Ok) => {
+            of_envelope(status, envelope, said)
+        }
+        value if status.is_success() => Reply {
+            result: Some(value),
+            diagnostics: Vec::new(),
+            trace_id: None,
+        },
+        _ => {
+            let message = format!("{}{said}", status.failure());
+            Reply::failed(&Diagnostic::error(FAILED, message))
+        }
+    }
+}
+
+fn of_envelope(status: Status, mut envelope: Map<String, Value>, said: &str) -> Reply {
     let trace_id = envelope.get("traceId").and_then(Value::as_str);
     let trace_id = trace_id.filter(|id| is_trace_id(id)).map(str::to_owned);
     let listed = envelope.get("diagnostics").and_then(Value::as_array);
@@ -127,6 +138,18 @@ fn of_value(status: Status, value: Value, said: &str) -> Reply {
         diagnostics,
         trace_id,
     }
+}
+
+/// Name of a status as protobuf spells it: `NOT_FOUND`.
+fn name_of(code: Code) -> String {
+    let mut name = String::new();
+    for character in format!("{code:?}").chars() {
+        if character.is_ascii_uppercase() && !name.is_empty() {
+            name.push('_');
+        }
+        name.push(character.to_ascii_uppercase());
+    }
+    name
 }
 
 fn is_trace_id(text: &str) -> bool {

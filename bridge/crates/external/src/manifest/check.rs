@@ -17,6 +17,7 @@ use super::{
 };
 use crate::diagnostic::{Diagnostic, any_error};
 use crate::files;
+use crate::transport::grpc::method_path;
 
 /// Result of a check.
 #[derive(Clone, Debug)]
@@ -248,6 +249,13 @@ fn findings(manifest: &Manifest) -> Vec<Diagnostic> {
                     }),
             );
         }
+        None if service.transport == TransportKind::Grpc => {
+            let message = "service.baseUrl is missing: the service cannot be called".to_owned();
+            let warning = Diagnostic::warning("FORGE_EXTERNAL_SERVICE_BASE_URL", message);
+            found.push(
+                warning.hint("Write the server's address, such as \"http://127.0.0.1:50051\"."),
+            );
+        }
         Some(Ok(_)) | None => {}
     }
     if let (Some(line), None) = (&service.command, &service.command_args)
@@ -259,6 +267,13 @@ fn findings(manifest: &Manifest) -> Vec<Diagnostic> {
         let compiled = entry.input_schema.as_ref().map(schema::compile);
         if let Some(Err(reason)) = compiled {
             found.push(reason_at(&format!("/entries/{index}/inputSchema"), &reason));
+        }
+        let path = entry.path.as_deref();
+        if service.transport == TransportKind::Grpc && path.and_then(method_path).is_none() {
+            let message =
+                format!("entries[{index}] cannot be called: its path names no gRPC method");
+            let warning = Diagnostic::warning("FORGE_EXTERNAL_ENTRY_PATH", message);
+            found.push(warning.hint("Write \"path\": \"/package.Service/Method\"."));
         }
         if entry.kind == EntryKind::Query && entry.needs_approval == Some(true) {
             let message =

@@ -257,6 +257,13 @@ fn odd_but_usable_manifests_are_warned_of() {
         ["ENTRY_NEEDS_APPROVAL"]
     );
     assert_eq!(warned(|tree| tree["entries"] = json!([])), [""; 0]);
+    let grpc = |tree: &mut Value| {
+        tree["service"] = json!({"name": "s", "transport": "grpc"});
+        tree["entries"] = json!([
+            {"name": "a", "kind": "command", "path": "/a.b.C/D"}, {"name": "b", "kind": "query"},
+        ]);
+    };
+    assert_eq!(warned(grpc), ["SERVICE_BASE_URL", "ENTRY_PATH"]);
 }
 
 #[test]

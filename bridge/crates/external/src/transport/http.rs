@@ -79,7 +79,7 @@ impl Message {
 }
 
 /// Headers of the protocol, and no other of the caller's. A value that is not visible ASCII is in the body alone.
-fn headers(call: &Call<'_>) -> HeaderMap {
+pub(super) fn headers(call: &Call<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let mut insert = |name: &'static str, value: &str| {
@@ -129,7 +129,7 @@ fn received(answer: Answer, limit: usize) -> End {
     }
 }
 
-fn failed(error: &SendError) -> End {
+pub(super) fn failed(error: &SendError) -> End {
     match error {
         SendError::Refused(_) => End::Refused(FAILED, error.to_string()),
         SendError::Resolve(_) | SendError::Connect(_) => End::NotConnected(error.to_string()),

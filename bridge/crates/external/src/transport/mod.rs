@@ -1,6 +1,7 @@
 //! Ways to reach a service. Each prepares one call and sends it once, and says how that ended; policy, limits and
 //! retries are decided elsewhere.
 
+pub mod grpc;
 pub(crate) mod http;
 pub(crate) mod stdio;
 
