@@ -10,6 +10,8 @@ mod config;
 mod cursor;
 mod dispatch;
 mod frames;
+mod grpc_descriptors;
+mod grpc_json;
 mod lines;
 mod manifest;
 mod mcp;
@@ -46,6 +48,8 @@ targets![
     cursor,
     dispatch,
     frames,
+    grpc_descriptors,
+    grpc_json,
     lines,
     manifest,
     mcp,
