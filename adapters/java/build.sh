@@ -16,7 +16,7 @@ done
 # Compiles the sources of a folder into another one.
 compile() {
   rm -rf "$2"
-  javac --release 17 -encoding UTF-8 -parameters -Xlint:all -Werror -cp "$3" -d "$2" $(find "$1" -name '*.java')
+  javac -J-XX:TieredStopAtLevel=1 --release 17 -encoding UTF-8 -parameters -Xlint:all -Werror -cp "$3" -d "$2" $(find "$1" -name '*.java')
 }
 
 compile src "$target/classes" "$jackson"
