@@ -1,6 +1,8 @@
-//! The Java adapter: its billing example and a service of the tests, in JVMs whose platform charset is not UTF-8.
+//! The Java adapter and its Spring starter: examples and services of the tests, in JVMs whose platform charset is not
+//! UTF-8.
 
 mod protocol;
+mod spring;
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -11,21 +13,39 @@ use std::sync::LazyLock;
 use reqwest::{Method, RequestBuilder};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use super::harness::Api;
 
 /// Class path of the adapter, of Jackson and of the example.
-static CLASS_PATH: LazyLock<String> = LazyLock::new(|| {
-    let script = root().join("adapters/java/build.sh");
-    let built = Command::new(script).output().unwrap();
+pub(crate) static JAVA: LazyLock<String> = LazyLock::new(|| build("java"));
+
+/// Class path of the starter, of the adapter, of Spring and Tomcat, and of the example.
+pub(crate) static SPRING: LazyLock<String> = LazyLock::new(|| build("java-spring-boot-starter"));
+
+/// Builds into a folder of the tests; returns the class path.
+fn build(adapter: &str) -> String {
+    let built = Command::new(root().join("adapters").join(adapter).join("build.sh"))
+        .arg(Path::new(env!("CARGO_TARGET_TMPDIR")).join(adapter))
+        .output()
+        .unwrap();
     assert!(
         built.status.success(),
         "{}",
         String::from_utf8_lossy(&built.stderr)
     );
     String::from_utf8(built.stdout).unwrap().trim().to_owned()
-});
+}
+
+/// A JVM that starts fast, with a temporary folder of its own. Its platform charset is not UTF-8.
+pub(crate) fn java(class_path: &str, temporary: &Path) -> Command {
+    let mut command = Command::new("java");
+    command
+        .args(["-Dfile.encoding=ISO-8859-1", "-XX:TieredStopAtLevel=1"])
+        .arg(format!("-Djava.io.tmpdir={}", temporary.display()))
+        .args(["-cp", class_path]);
+    command
+}
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
@@ -36,14 +56,14 @@ struct Service {
     child: Child,
     lines: BufReader<ChildStdout>,
     log: NamedTempFile,
+    _temporary: TempDir,
 }
 
 impl Service {
-    fn start(arguments: &[&str]) -> Self {
+    fn start(class_path: &str, arguments: &[&str]) -> Self {
         let log = NamedTempFile::new().unwrap();
-        let mut child = Command::new("java")
-            .args(["-Dfile.encoding=ISO-8859-1", "-XX:TieredStopAtLevel=1"])
-            .args(["-cp", &CLASS_PATH])
+        let temporary = TempDir::new().unwrap();
+        let mut child = java(class_path, temporary.path())
             .args(arguments)
             .current_dir(root())
             .stdin(Stdio::null())
@@ -52,7 +72,12 @@ impl Service {
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
-        Self { child, lines, log }
+        Self {
+            child,
+            lines,
+            log,
+            _temporary: temporary,
+        }
     }
 
     /// Next line of its output.
@@ -124,7 +149,7 @@ fn is_valid(manifest: &Value) {
 
 #[tokio::test]
 async fn the_billing_service_exports_its_manifest_and_keeps_tenants_apart() {
-    let mut service = Service::start(&["Billing", "0"]);
+    let mut service = Service::start(&JAVA, &["Billing", "0"]);
     let line = service.line();
     let billing = Api::new(line.strip_prefix("billing serves at ").unwrap().to_owned());
 

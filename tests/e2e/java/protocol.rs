@@ -4,12 +4,12 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::{Service, answer, failure, get, is_valid, post};
+use super::{JAVA, Service, answer, failure, get, is_valid, post};
 use crate::harness::Api;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn each_row_of_the_protocol_holds() {
-    let mut service = Service::start(&["--source", "17", "tests/fixtures/java/Probe.java"]);
+    let mut service = Service::start(&JAVA, &["--source", "17", "tests/fixtures/java/Probe.java"]);
     let probe = Api::new(service.line());
     let open = Api::new(service.line());
 
