@@ -18,7 +18,8 @@ use crate::diagnostic::Diagnostic;
 use crate::identity::Identity;
 use crate::manifest::EntryKind;
 use crate::registry::REGISTRY;
-use crate::services::{ActiveService, External, Target};
+use crate::services::{ActiveService, External};
+use crate::target::Target;
 use crate::transport::{End, grpc, http, stdio};
 
 pub const NOT_FOUND: &str = "FORGE_EXTERNAL_RUNTIME_NOT_FOUND";

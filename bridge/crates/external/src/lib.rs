@@ -21,6 +21,7 @@ pub mod policy;
 mod probe;
 pub mod registry;
 pub mod services;
+mod target;
 pub mod transport;
 
 pub use call::{Answered, Call, Outcome, Repeat};

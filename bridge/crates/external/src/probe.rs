@@ -17,7 +17,8 @@ use url::Url;
 use forge_base::time;
 use forge_net::{Client, Outgoing};
 
-use crate::services::{ActiveService, External, Target};
+use crate::services::{ActiveService, External};
+use crate::target::Target;
 
 const EVERY: Duration = Duration::from_secs(15);
 const TIMEOUT: Duration = Duration::from_secs(5);

@@ -12,7 +12,6 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use url::Url;
 
 use forge_base::reloadable::Reloadable;
 use forge_base::schema::{self, Schema};
@@ -20,7 +19,7 @@ use forge_base::time;
 use forge_net::breaker::Phase;
 use forge_net::guard::{BadRule, Guard};
 use forge_net::{self as net, Client};
-use forge_process::program::{Launcher, Program};
+use forge_process::program::Launcher;
 
 use crate::canonical;
 use crate::catalog::Catalog;
@@ -28,12 +27,13 @@ use crate::config::{AuthMode, Config};
 use crate::diagnostic::Diagnostic;
 use crate::identity::{Identity, JwtError, Refusal, Tokens};
 use crate::load::Load;
-use crate::manifest::{Entry, EntryKind, Manifest, TransportKind};
+use crate::manifest::{Entry, EntryKind, Manifest};
 use crate::meters::Meters;
 use crate::policy::Rules;
 use crate::probe::Checked;
 use crate::registry::{self, ROOT_MANIFEST};
-use crate::transport::grpc::{self, GrpcClient};
+use crate::target::Target;
+use crate::transport::grpc::GrpcClient;
 
 /// Interval of looking at the files.
 const FOLLOW_EVERY: Duration = Duration::from_secs(1);
@@ -105,16 +105,6 @@ pub(crate) struct ActiveService {
     pub(crate) target: Target,
     pub(crate) limits: Limits,
     pub(crate) load: Arc<Load>,
-}
-
-/// Place of a service.
-#[derive(Debug)]
-pub(crate) enum Target {
-    Http(Url),
-    Program(Program),
-    Grpc(Arc<grpc::Server>),
-    /// Not called; with the reason.
-    Unsupported(String),
 }
 
 #[derive(Debug)]
@@ -362,7 +352,7 @@ impl ActiveService {
         Self {
             digest: canonical::digest(&**manifest),
             schemas: manifest.entries.iter().map(compiled).collect(),
-            target: target(manifest, inner),
+            target: Target::new(manifest, &own, inner.grpc.as_ref(), &inner.environment),
             limits: Limits {
                 timeout: own.timeout.unwrap_or(config.timeout),
                 answer_bytes: own.answer_bytes.unwrap_or(config.answer_bytes),
@@ -393,62 +383,6 @@ impl ActiveService {
             "running": self.load.running(), "maxCalls": self.limits.calls,
             "entries": manifest.entries,
         })
-    }
-}
-
-fn target(manifest: &Manifest, inner: &Inner) -> Target {
-    let service = &manifest.service;
-    let name = &service.name;
-    match service.transport {
-        TransportKind::Http => match service.base_url.as_deref().map(Url::parse) {
-            Some(Ok(url)) => Target::Http(url),
-            Some(Err(_)) | None => {
-                Target::Unsupported(format!("external service {name:?} has no usable baseUrl"))
-            }
-        },
-        TransportKind::Grpc => {
-            let Some(client) = &inner.grpc else {
-                let reason =
-                    "external transport 'grpc' is not available through a proxy (net.proxy)";
-                return Target::Unsupported(reason.to_owned());
-            };
-            let own = inner.config.services.get(name);
-            let descriptor_set = own.and_then(|own| own.descriptor_set.clone());
-            let base = service.base_url.as_deref().map(Url::parse);
-            let server = base
-                .and_then(Result::ok)
-                .and_then(|base| grpc::Server::new(&base, client.clone(), descriptor_set));
-            match server {
-                Some(server) => Target::Grpc(Arc::new(server)),
-                None => {
-                    let reason = format!("external service {name:?} has no usable baseUrl");
-                    Target::Unsupported(reason)
-                }
-            }
-        }
-        TransportKind::Stdio => {
-            let own = inner.config.services.get(name).filter(|own| own.program);
-            let Some(own) = own else {
-                return Target::Unsupported(format!(
-                    "the program of external service {name:?} is not started unless the bridge's configuration \
-                     has program = true in [external.services.{name:?}]"
-                ));
-            };
-            let words = service.words();
-            let Some([program, args @ ..]) = words.as_deref() else {
-                let reason = format!("external service {name:?} has no usable command");
-                return Target::Unsupported(reason);
-            };
-            let passed = own.pass_env.iter().filter_map(|name| {
-                let value = inner.environment.get(name)?;
-                Some((name.clone(), value.clone().into()))
-            });
-            Target::Program(Program {
-                command: program.into(),
-                args: args.to_vec(),
-                env: passed.chain(own.env.clone()).collect(),
-            })
-        }
     }
 }
 

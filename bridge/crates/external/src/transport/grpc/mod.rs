@@ -53,15 +53,15 @@ pub(crate) struct Message {
 }
 
 impl Server {
-    /// `descriptor_set` takes the place of the server's reflection. `None` if the address has no host.
+    /// `descriptor_set` takes the place of the server's reflection. `Err` with the reason.
     pub(crate) fn new(
         base: &Url,
         client: GrpcClient,
         descriptor_set: Option<PathBuf>,
-    ) -> Option<Self> {
-        let origin = Uri::try_from(base.origin().ascii_serialization()).ok()?;
-        Some(Self {
-            origin,
+    ) -> Result<Self, String> {
+        let origin = Uri::try_from(base.origin().ascii_serialization());
+        Ok(Self {
+            origin: origin.map_err(|error| error.to_string())?,
             client,
             descriptors: Descriptors::new(descriptor_set),
         })
