@@ -1,0 +1,20 @@
+//! Signals: records of what AI tools use and do, and rules over them that warn or block. Pure: time and records come
+//! from the caller. *Invariant: a total is never below the sum of the records of its window.*
+#![forbid(unsafe_code)]
+
+pub mod evaluate;
+pub mod record;
+pub mod rule;
+pub mod window;
+
+pub use evaluate::{Evaluator, Teams, Verdict};
+pub use record::Record;
+pub use rule::Rules;
+
+/// Problem of one field of a record or a rules file.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct FieldProblem {
+    /// Path such as `rules[2].window`; empty for the whole.
+    pub field: String,
+    pub message: String,
+}
