@@ -18,7 +18,7 @@ const ADMIN: &str = "admin";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 59] = [
+const ROUTES: [(&str, &str, &str); 60] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -79,6 +79,7 @@ const ROUTES: [(&str, &str, &str); 59] = [
     ("GET", "/docs", PUBLIC),
     ("GET", "/openapi.json", PUBLIC),
     ("GET", "/schemas/forge-manifest.schema.json", PUBLIC),
+    ("GET", "/schemas/signal-rules.schema.json", PUBLIC),
     ("GET", "/console.js", PUBLIC),
     ("GET", "/charts.js", PUBLIC),
     ("GET", "/console.css", PUBLIC),

@@ -139,8 +139,13 @@ fn a_release_finds_its_plugins_beside_it() {
     let to = elsewhere.path().join("forge-bridge");
     let program = from.path().join("forge-bridge");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_forge-bridge"), &program).unwrap();
-    let forge = from.path().join("forge");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_forge"), &forge).unwrap();
+    let launchers = [
+        ("forge", env!("CARGO_BIN_EXE_forge")),
+        ("forg", env!("CARGO_BIN_EXE_forg")),
+    ];
+    for (name, built) in launchers {
+        std::os::unix::fs::symlink(built, from.path().join(name)).unwrap();
+    }
     for entry in fs::read_dir(plugins()).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap();

@@ -33,6 +33,7 @@ mod examples;
 mod external;
 mod files;
 mod floods;
+mod forg;
 mod generations;
 mod harness;
 mod hostile;

@@ -10,11 +10,12 @@ use tokio::process::Command;
 use super::harness::{Bridge, reference};
 
 /// Routes of pages, which hold no data and are not documented.
-const PAGES: [&str; 7] = [
+const PAGES: [&str; 8] = [
     "/",
     "/docs",
     "/openapi.json",
     "/schemas/forge-manifest.schema.json",
+    "/schemas/signal-rules.schema.json",
     "/console.js",
     "/charts.js",
     "/console.css",

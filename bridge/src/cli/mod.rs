@@ -12,6 +12,7 @@ mod demo;
 mod dev;
 mod dispatch;
 mod drill;
+mod forg;
 mod forge;
 mod health;
 mod manual;
@@ -126,6 +127,8 @@ enum Command {
     Store(store::Arguments),
     /// Manage external services: the command `forge`
     Forge(forge::Arguments),
+    /// Test rules over signals of AI tools: the command `forg`
+    Forg(forg::Arguments),
     /// Print a shell completion script
     Completions(completions::Arguments),
     /// Write the manual pages into a folder
@@ -210,6 +213,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Drill(arguments) => drill::run(&context, &arguments),
         Command::Store(arguments) => store::run(&context, &arguments),
         Command::Forge(arguments) => forge::run(&context, &arguments),
+        Command::Forg(arguments) => forg::run(&context, &arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Manual(arguments) => manual::run(&arguments),
     };

@@ -30,7 +30,7 @@ struct Asset {
 
 const PAGE: &[u8] = include_bytes!("../../../console/dist/index.html");
 
-const ASSETS: [Asset; 7] = [
+const ASSETS: [Asset; 8] = [
     Asset {
         path: "/",
         kind: "text/html; charset=utf-8",
@@ -50,6 +50,11 @@ const ASSETS: [Asset; 7] = [
         path: "/schemas/forge-manifest.schema.json",
         kind: "application/json",
         bytes: include_bytes!("../../../schemas/forge-manifest.schema.json"),
+    },
+    Asset {
+        path: "/schemas/signal-rules.schema.json",
+        kind: "application/json",
+        bytes: include_bytes!("../../../schemas/signal-rules.schema.json"),
     },
     Asset {
         path: "/console.js",
@@ -112,6 +117,7 @@ mod tests {
             ("/docs", "text/html"),
             ("/openapi.json", "application/json"),
             ("/schemas/forge-manifest.schema.json", "application/json"),
+            ("/schemas/signal-rules.schema.json", "application/json"),
         ] {
             let answer = edge.get(path).await;
             assert_eq!(answer.status, 200, "{path}");
