@@ -23,6 +23,8 @@ mod retry_after;
 mod schema;
 mod server_events;
 mod service_answer;
+mod signal_record;
+mod signal_rules;
 mod signature;
 mod vault;
 
@@ -60,6 +62,8 @@ targets![
     schema,
     server_events,
     service_answer,
+    signal_record,
+    signal_rules,
     signature,
     vault,
 ];
