@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::harness::plugins;
@@ -193,4 +193,62 @@ fn code_and_settings_of_the_current_folder_count_only_if_no_other_user_can_write
     mode(0o700);
     let (_, report) = place.check(&relative, &["--load"]);
     assert!(place.ran(), "{}", report.lines("problems"));
+}
+
+#[test]
+fn manifests_of_external_services_are_checked() {
+    let place = Place::new();
+    let root = place.path().join("root");
+    fs::create_dir_all(root.join(".forge")).unwrap();
+    fs::write(
+        place.path().join("forge-bridge.toml"),
+        "[external]\nroot = \"root\"\n[external.services.allowed]\nprogram = true\n",
+    )
+    .unwrap();
+    let manifest = |name: &str, policy: &str| {
+        json!({
+            "forgeProtocol": "1.0", "language": "sh",
+            "service": { "name": name, "transport": "stdio", "command": "./serve 'a b'" },
+            "entries": [{ "name": "one", "kind": "command", "policy": policy }],
+        })
+    };
+    let registry = |manifests: &[Value]| {
+        let content = json!({ "manifests": manifests, "schemaVersion": "0.1.0" }).to_string();
+        fs::write(root.join(".forge/external-manifests.json"), content).unwrap();
+    };
+    let single = |content: &str| fs::write(root.join("forge.manifest.json"), content).unwrap();
+    let variables = [("BRIDGE_ADAPTERS", "echo")];
+    let check = || place.check(&variables, &[]);
+
+    registry(&[manifest("allowed", "user"), manifest("other", "lost")]);
+    single(&manifest("allowed", "user").to_string());
+    let (code, report) = check();
+    assert_eq!((code, report.lines("problems").as_str()), (0, ""));
+    assert_eq!(
+        report.lines("warnings"),
+        "root/forge.manifest.json: the service \"allowed\" is also in the registry, which wins. Import the file again \
+         after each change, or remove the service from the registry.\n\
+         other.one names the policy \"lost\", which is not defined: every call of it is denied. Define \
+         [external.policies.\"lost\"] in the bridge's configuration, or name its file with --config.\n\
+         external service \"other\" cannot be called: to start its program [\"./serve\", \"a b\"], set program = true in \
+         [external.services.\"other\"]\n"
+    );
+
+    let mut broken = manifest("other", "user");
+    broken["entries"][0]["kind"] = json!("commando");
+    registry(&[manifest("allowed", "user"), broken]);
+    single("{");
+    let (code, report) = check();
+    let problems = report.lines("problems");
+    assert_eq!(code, 1, "{problems}");
+    for wanted in [
+        "root/.forge/external-manifests.json#manifests/1: entries[0].kind must be ",
+        "root/forge.manifest.json: ",
+        "Write one JSON object in UTF-8, each key once.",
+    ] {
+        assert!(
+            problems.contains(wanted),
+            "{wanted:?} is not in\n{problems}"
+        );
+    }
 }

@@ -119,6 +119,9 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
     if readable(&["external", "listen", "net"]) {
         findings.note(external::check(config));
     }
+    if readable(&["external"]) {
+        external::check_files(config, &mut findings);
+    }
     if readable(&["process", "adapters"]) {
         let children = Children::new(&config.process, CHECK).map_err(anyhow::Error::from);
         let users = children.and_then(|children| Users::find(config, &children));

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use anyhow::Context as _;
 
 use super::Bridge;
+use super::check::Findings;
 use crate::config::Config;
+use forge_external::catalog::Catalog;
+use forge_external::diagnostic::Diagnostic;
+use forge_external::manifest::{Manifest, TransportKind};
 use forge_external::{AuthMode, External, Setup};
 use forge_process::program::Launcher;
 
@@ -20,6 +24,45 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
     );
     External::check(&config.external, &config.net)?;
     Ok(())
+}
+
+/// Checks the files of the services. While one has an error, a running bridge keeps the services that it has.
+pub(super) fn check_files(config: &Config, findings: &mut Findings) {
+    let config = &config.external;
+    // Names the file by a path that the reader can open.
+    let line = |found: &Diagnostic| {
+        let mut line = match &found.file {
+            Some(file) => format!("{}: {}", config.root.join(file).display(), found.message),
+            None => found.message.clone(),
+        };
+        if let Some(hint) = found.fix_hint.as_deref().filter(|hint| !hint.is_empty()) {
+            line += &format!(". {hint}");
+        }
+        line
+    };
+    match Catalog::load(&config.root, config.policies.keys().map(String::as_str)) {
+        Ok(catalog) => {
+            let found = catalog.diagnostics.iter().map(line);
+            findings.warnings.extend(found);
+            let is_allowed = |manifest: &Manifest| {
+                let own = config.services.get(&manifest.service.name);
+                own.is_some_and(|own| own.program)
+            };
+            let refused = catalog.services().filter_map(|manifest| {
+                let service = &manifest.service;
+                let is_refused =
+                    service.transport == TransportKind::Stdio && !is_allowed(manifest);
+                let words = service.words().filter(|_| is_refused)?;
+                let name = &service.name;
+                Some(format!(
+                    "external service {name:?} cannot be called: to start its program {words:?}, set program = true in \
+                     [external.services.{name:?}]"
+                ))
+            });
+            findings.warnings.extend(refused);
+        }
+        Err(found) => findings.problems.extend(found.iter().map(line)),
+    }
 }
 
 /// Reads the services.
