@@ -73,7 +73,7 @@ fn found(bytes: &[u8], words: &[Vec<u8>]) -> Vec<String> {
         .collect()
 }
 
-fn assert_clean(place: &str, bytes: &[u8], words: &[Vec<u8>]) {
+pub(crate) fn assert_clean(place: &str, bytes: &[u8], words: &[Vec<u8>]) {
     let found = found(bytes, words);
     assert!(
         found.is_empty(),
@@ -92,7 +92,8 @@ fn files(folder: &Path, all: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-fn assert_folder_clean(folder: &Path, words: &[Vec<u8>]) {
+/// Searches all files of a bridge's data.
+pub(crate) fn assert_folder_clean(folder: &Path, words: &[Vec<u8>]) {
     let mut all = Vec::new();
     files(folder, &mut all);
     assert!(

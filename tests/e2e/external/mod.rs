@@ -7,6 +7,7 @@ mod following;
 mod grpc;
 mod identity;
 mod programs;
+mod redaction;
 mod requests;
 mod tokens;
 mod tools;

@@ -9,16 +9,16 @@ use serde_json::Map;
 
 use super::*;
 
-const AUDIENCE: &str = "bridge";
+pub(super) const AUDIENCE: &str = "bridge";
 
 /// Key of an issuer.
-struct Key {
+pub(super) struct Key {
     kid: String,
     pair: Ed25519KeyPair,
 }
 
 impl Key {
-    fn new(kid: &str) -> Self {
+    pub(super) fn new(kid: &str) -> Self {
         let seed = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
         Self {
             kid: kid.to_owned(),
@@ -38,13 +38,13 @@ impl Key {
         format!("{signed}.{signature}")
     }
 
-    fn token(&self, claims: &Value) -> String {
+    pub(super) fn token(&self, claims: &Value) -> String {
         self.sign(&json!({"alg": "EdDSA", "kid": self.kid}), claims)
     }
 }
 
 /// Issuer with a discovery document and a set of keys.
-fn serve(issuer: &CallbackSink, keys: &[&Key]) {
+pub(super) fn serve(issuer: &CallbackSink, keys: &[&Key]) {
     let keys: Vec<Value> = keys.iter().map(|key| key.public()).collect();
     let (url, named) = (issuer.url("/keys"), issuer.url(""));
     issuer.answer_with(move |received| {
@@ -56,7 +56,7 @@ fn serve(issuer: &CallbackSink, keys: &[&Key]) {
     });
 }
 
-fn claims(issuer: &CallbackSink, extra: &Value) -> Value {
+pub(super) fn claims(issuer: &CallbackSink, extra: &Value) -> Value {
     let now = Timestamp::now().as_second();
     let mut claims = json!({
         "iss": issuer.url(""), "aud": AUDIENCE, "sub": "ann", "exp": now + 300, "iat": now,
