@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use reqwest::header::HeaderMap;
+
 use super::*;
 
 const DEV: &str = "auth = \"dev-headers\"\n";
@@ -195,6 +197,82 @@ async fn a_token_has_an_identity_and_is_never_forwarded() {
     assert_eq!(
         (status, &body["code"]),
         (StatusCode::UNAUTHORIZED, &json!("UNAUTHORIZED"))
+    );
+    setup.bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_page_may_state_a_caller_where_its_origin_is_allowed() {
+    let sink = sink_with(json!(1)).await;
+    let settings = format!("{DEV}[http]\norigins = [\"https://app.example\"]\n");
+    let setup = Setup::new(&[probe(&sink)], &settings).await;
+    let preflight = |path: &str, origin: &str| {
+        let request = setup.bridge.api.request(Method::OPTIONS, path);
+        let asked = request.header("access-control-request-method", "POST");
+        asked.header("origin", origin).send()
+    };
+    let listed = |headers: &HeaderMap, name: &str| -> Vec<String> {
+        let names = headers[name].to_str().unwrap().split(',');
+        names.map(|name| name.trim().to_lowercase()).collect()
+    };
+    for origin in ["http://localhost:3000", "https://app.example"] {
+        let answer = preflight(COMMAND, origin).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+        assert_eq!(answer.headers()["access-control-allow-origin"], origin);
+        let accepted = listed(answer.headers(), "access-control-allow-headers");
+        let others = [
+            "authorization",
+            "content-type",
+            "idempotency-key",
+            "traceparent",
+            "x-forge-forward-authorization",
+            "x-forge-organization-id",
+        ];
+        for name in CALLER.iter().map(|(name, _)| *name).chain(others) {
+            assert!(accepted.contains(&name.to_owned()), "{name}: {accepted:?}");
+        }
+        let request = setup
+            .bridge
+            .api
+            .request(Method::POST, COMMAND)
+            .header("origin", origin);
+        let call = CALLER
+            .iter()
+            .fold(request, |call, (name, value)| call.header(*name, *value));
+        let answer = call.send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()["access-control-allow-origin"], origin);
+        let exposed = listed(answer.headers(), "access-control-expose-headers");
+        assert!(
+            exposed.contains(&"x-forge-trace-id".to_owned()),
+            "{exposed:?}"
+        );
+        let received = sink.received().pop().unwrap();
+        assert_eq!(received.headers["x-forge-user-id"], "u1");
+        assert_eq!(received.headers.get("origin"), None);
+    }
+    let calls = sink.received().len();
+    let foreign = "https://evil.example";
+    assert_eq!(
+        preflight(COMMAND, foreign).await.unwrap().status(),
+        StatusCode::FORBIDDEN
+    );
+    let (status, body) = setup
+        .post(COMMAND, &json!({}), &[("origin", foreign)])
+        .await;
+    assert_eq!(
+        (status, &body["code"]),
+        (StatusCode::FORBIDDEN, &json!("FORBIDDEN"))
+    );
+    assert_eq!(sink.received().len(), calls);
+    // Pages state callers for calls of services alone.
+    let answer = preflight("/api/v2/external", "http://localhost:3000")
+        .await
+        .unwrap();
+    let accepted = listed(answer.headers(), "access-control-allow-headers");
+    assert!(
+        !accepted.contains(&"x-forge-user-id".to_owned()),
+        "{accepted:?}"
     );
     setup.bridge.stop().await;
 }

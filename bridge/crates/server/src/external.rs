@@ -227,10 +227,14 @@ impl Protocol {
     }
 }
 
+/// True for requests to external services.
+pub(super) fn is_call(request: &Request) -> bool {
+    request.uri().path().starts_with(PREFIX)
+}
+
 /// Trace of a request to an external service: the caller's, or a new one. `None` for all other requests.
 pub(super) fn trace(request: &Request) -> Option<TraceContext> {
-    let is_call = request.uri().path().starts_with(PREFIX);
-    is_call.then(|| {
+    is_call(request).then(|| {
         let given = request.headers().get("traceparent");
         let given = given.and_then(|value| TraceContext::parse(value.to_str().ok()?));
         given.unwrap_or_else(TraceContext::start)

@@ -12,12 +12,18 @@ use axum::response::{IntoResponse, Response};
 
 use super::Config;
 use super::error::{Code, Failure};
+use super::external;
 
 /// Probe routes, exempt from the host check: probes call by address, and the answers hold nothing sensitive.
 const PROBES: [&str; 3] = ["/api/health", "/api/health/live", "/api/health/ready"];
 const METHODS: &str = "GET, POST, PUT, DELETE";
 const HEADERS: &str = "Content-Type, Authorization, Idempotency-Key, Last-Event-ID";
 const EXPOSED: &str = "Location, Retry-After, X-Request-Id";
+/// The same for calls of external services: identity and credentials of the caller, and its trace.
+const CALL_HEADERS: &str = "Content-Type, Authorization, Idempotency-Key, Last-Event-ID, Traceparent, \
+     X-Forge-Forward-Authorization, X-Forge-User-Id, X-Forge-Tenant-Id, X-Forge-Role, X-Forge-Roles, \
+     X-Forge-Permissions, X-Forge-Claims, X-Forge-Organization-Id, X-Forge-Organization-Membership-Id";
+const CALL_EXPOSED: &str = "Location, Retry-After, X-Request-Id, X-Forge-Trace-Id";
 
 /// Host and origin rules of one listener.
 #[derive(Debug)]
@@ -80,8 +86,12 @@ pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Res
     }
     let preflight = request.method() == Method::OPTIONS
         && headers.contains_key(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let (accepted, exposed) = match external::is_call(&request) {
+        true => (CALL_HEADERS, CALL_EXPOSED),
+        false => (HEADERS, EXPOSED),
+    };
     let mut response = if preflight {
-        preflight_answer()
+        preflight_answer(accepted)
     } else {
         next.run(request).await
     };
@@ -89,16 +99,16 @@ pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Res
     answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     answer.insert(
         header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static(EXPOSED),
+        HeaderValue::from_static(exposed),
     );
     answer.append(header::VARY, HeaderValue::from_static("Origin"));
     response
 }
 
-fn preflight_answer() -> Response {
+fn preflight_answer(accepted: &'static str) -> Response {
     let headers = [
         (header::ACCESS_CONTROL_ALLOW_METHODS, METHODS),
-        (header::ACCESS_CONTROL_ALLOW_HEADERS, HEADERS),
+        (header::ACCESS_CONTROL_ALLOW_HEADERS, accepted),
         (header::ACCESS_CONTROL_MAX_AGE, "600"),
     ];
     (StatusCode::NO_CONTENT, headers).into_response()
