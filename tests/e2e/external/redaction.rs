@@ -1,4 +1,4 @@
-//! Credentials of callers are planted in calls of every kind: a token of the bridge must reach nobody, and a credential
+//! Credentials of callers are planted in calls of every kind: a token of the bridge must reach no service, and a credential
 //! that is passed on must be in no log line, file, span or answer.
 
 use super::tokens::{AUDIENCE, Key, claims, serve};
