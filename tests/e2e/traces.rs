@@ -17,8 +17,8 @@ use super::harness::port::Reserved;
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, CallbackSink, until};
 
-const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
-const CALLER: &str = "b7ad6b7169203331";
+pub(crate) const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
+pub(crate) const CALLER: &str = "b7ad6b7169203331";
 
 /// Agent that makes one tool call and answers with the trace context it received.
 const AGENT: &str = r#"
@@ -31,13 +31,13 @@ echo "{\"status\":\"ok\",\"output\":\"$TRACEPARENT\",\"model\":\"m-1\",\"session
 
 /// A span decoded from an export request.
 #[derive(Clone, Debug)]
-struct Told {
-    name: String,
-    trace: String,
-    id: String,
-    parent: String,
-    error: bool,
-    attributes: BTreeMap<String, Value>,
+pub(crate) struct Told {
+    pub(crate) name: String,
+    pub(crate) trace: String,
+    pub(crate) id: String,
+    pub(crate) parent: String,
+    pub(crate) error: bool,
+    pub(crate) attributes: BTreeMap<String, Value>,
 }
 
 fn attribute(pair: KeyValue) -> (String, Value) {
@@ -68,14 +68,14 @@ impl Told {
 }
 
 /// A collector that keeps the export requests it received.
-struct Collector(CallbackSink);
+pub(crate) struct Collector(pub(crate) CallbackSink);
 
 impl Collector {
-    async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self(CallbackSink::start().await)
     }
 
-    fn spans(&self) -> Vec<Told> {
+    pub(crate) fn spans(&self) -> Vec<Told> {
         let mut spans = Vec::new();
         for request in self.0.received() {
             assert_eq!(request.path, "/v1/traces");
@@ -96,7 +96,7 @@ impl Collector {
     }
 
     /// Waits for the spans of these names in a trace.
-    async fn until(&self, trace: &str, names: &[&str]) -> BTreeMap<String, Told> {
+    pub(crate) async fn until(&self, trace: &str, names: &[&str]) -> BTreeMap<String, Told> {
         until("the spans", || async {
             let spans = self.spans().into_iter();
             let spans: BTreeMap<_, _> = spans
@@ -113,7 +113,7 @@ impl Collector {
 }
 
 /// A home whose bridge runs the agent and exports to this collector, set by OpenTelemetry's standard variables.
-fn home(collector: &str, variables: &[(&str, &str)]) -> Home {
+pub(crate) fn home(collector: &str, variables: &[(&str, &str)]) -> Home {
     let mut home = Home::new(variables);
     let dir = home.dir.path().to_owned();
     fs::write(dir.join("agent.sh"), AGENT).unwrap();
@@ -154,7 +154,7 @@ async fn send(bridge: &Process, body: &Value, traceparent: &str) -> String {
     answer["dispatchId"].as_str().unwrap().to_owned()
 }
 
-fn sampled(trace: &str) -> String {
+pub(crate) fn sampled(trace: &str) -> String {
     format!("00-{trace}-{CALLER}-01")
 }
 

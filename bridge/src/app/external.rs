@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use super::Bridge;
 use super::check::Findings;
 use crate::config::Config;
+use forge_base::trace::Spans;
 use forge_external::catalog::Catalog;
 use forge_external::diagnostic::Diagnostic;
 use forge_external::manifest::{Manifest, TransportKind};
@@ -70,12 +71,14 @@ pub(super) async fn open(
     config: &Config,
     launcher: Launcher,
     environment: BTreeMap<String, String>,
+    spans: Spans,
 ) -> anyhow::Result<External> {
     let setup = Setup {
         config: config.external.clone(),
         net: config.net.clone(),
         launcher,
         environment,
+        spans,
     };
     let opened = tokio::task::spawn_blocking(|| External::new(setup)).await;
     Ok(opened.context("the external services could not be read")??)

@@ -158,7 +158,8 @@ impl Bridge {
             &tracker,
         );
         let environment = options.environment.clone();
-        let external = external::open(&config, launcher.clone(), environment).await?;
+        let external =
+            external::open(&config, launcher.clone(), environment, spans.clone()).await?;
         let (registry, relayed) = Registry::start(plugin::Setup {
             config: plugin::Config {
                 strict: config.strict,

@@ -9,6 +9,7 @@ mod identity;
 mod programs;
 mod redaction;
 mod requests;
+mod spans;
 mod tokens;
 mod tools;
 mod walk;

@@ -37,7 +37,8 @@ impl Toolbox {
 pub(super) struct ExternalTools {
     external: External,
     caller: Identity,
-    trace: TraceContext,
+    /// Span of the attempt.
+    trace: Option<TraceContext>,
     /// By the name of the tool.
     entries: BTreeMap<String, (EntryName, Tool)>,
 }
@@ -67,7 +68,7 @@ impl ExternalTools {
         Ok(Self {
             external: external.clone(),
             caller: dispatch.caller.clone().unwrap_or(Identity::Anonymous),
-            trace: trace.unwrap_or_else(TraceContext::start),
+            trace,
             entries,
         })
     }
@@ -87,7 +88,11 @@ impl ExternalTools {
             Value::Null => Value::Object(serde_json::Map::new()),
             input => input.clone(),
         };
-        let call = Call::new(name, args, &self.caller, self.trace);
+        let trace = self
+            .external
+            .span_of_call(self.trace, TraceContext::start());
+        let parent = self.trace.map(|attempt| attempt.span);
+        let call = Call::new(name, args, &self.caller, (trace, parent));
         let answered = match self.external.prepare(&call) {
             Ok(prepared) => prepared.send(Repeat::Briefly).await,
             Err(answered) => answered,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use reqwest::header::HeaderValue;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
@@ -19,6 +20,7 @@ use crate::identity::Identity;
 use crate::manifest::EntryKind;
 use crate::registry::REGISTRY;
 use crate::services::{ActiveService, External};
+use crate::span::CallRecord;
 use crate::target::Target;
 use crate::transport::{End, grpc, http, stdio};
 
@@ -44,7 +46,10 @@ pub struct Call<'a> {
     pub entry: &'a str,
     pub args: Value,
     pub caller: &'a Identity,
+    /// Span of the call.
     pub trace: TraceContext,
+    /// Span id of the caller, if it has one.
+    pub parent: Option<u64>,
     /// Value of `Authorization` for the service.
     pub authorization: Option<HeaderValue>,
     /// Value that is the same each time this call is made.
@@ -90,10 +95,13 @@ pub struct Prepared {
     external: External,
     service: Arc<ActiveService>,
     kind: EntryKind,
+    /// Index of the entry in the manifest.
+    index: usize,
     /// Entry in error texts.
     described: String,
     message: Message,
     trace: TraceContext,
+    parent: Option<u64>,
     /// The call waits for an approval.
     is_held: bool,
 }
@@ -119,14 +127,25 @@ impl External {
             .map(|message| Prepared {
                 external: self.clone(),
                 kind: call.kind,
+                index,
                 described: described(call),
                 message,
                 trace: call.trace,
+                parent: call.parent,
                 is_held: self.rules().holds(&service.manifest.entries[index]),
                 service,
             })
             .map_err(|stopped| {
-                self.meters().called(call.service, call.kind, stopped.0);
+                drop(CallRecord {
+                    external: self,
+                    service: call.service,
+                    entry: call.entry,
+                    kind: call.kind,
+                    trace: call.trace,
+                    parent: call.parent,
+                    begun: Timestamp::now(),
+                    outcome: Some(stopped.0),
+                });
                 answered(call.trace, Err(stopped))
             })
     }
@@ -179,11 +198,21 @@ impl Prepared {
 
     /// Calls the service. Dropping the future ends the call: a connection is closed, a program is killed.
     pub async fn send(self, repeat: Repeat) -> Answered {
+        let manifest = &self.service.manifest;
+        let mut record = CallRecord {
+            external: &self.external,
+            service: &manifest.service.name,
+            entry: &manifest.entries[self.index].name,
+            kind: self.kind,
+            trace: self.trace,
+            parent: self.parent,
+            begun: Timestamp::now(),
+            outcome: None,
+        };
         let ended = self.call(repeat).await;
         let answer = answered(self.trace, ended);
-        let service = &self.service.manifest.service.name;
-        let meters = self.external.meters();
-        meters.called(service, self.kind, answer.outcome);
+        record.outcome = Some(answer.outcome);
+        drop(record);
         answer
     }
 

@@ -39,7 +39,9 @@ impl External {
         args: Value,
         caller: &Identity,
     ) -> Result<bool, Answered> {
-        let call = Call::new(name, args, caller, TraceContext::start());
+        // No call, and no part of the caller's trace.
+        let trace = TraceContext::start().unsampled();
+        let call = Call::new(name, args, caller, (trace, None));
         Ok(self.prepare(&call)?.is_held())
     }
 
@@ -47,11 +49,12 @@ impl External {
     pub async fn call_durably(&self, durable: DurableCall) -> Result<Answered, String> {
         let name = self.resolve(&durable.entry)?;
         let given = durable.traceparent.as_deref();
-        let trace = given.and_then(TraceContext::parse);
-        let trace = trace.unwrap_or_else(TraceContext::start);
+        let given = given.and_then(TraceContext::parse);
+        let trace = self.span_of_call(given, TraceContext::start());
+        let parent = given.map(|given| given.span);
         let call = Call {
             idempotency_key: Some(durable.dispatch_id),
-            ..Call::new(&name, durable.args, &durable.caller, trace)
+            ..Call::new(&name, durable.args, &durable.caller, (trace, parent))
         };
         let time = Duration::try_from_secs_f64(durable.timeout_seconds).unwrap_or_default();
         let deadline = Instant::now() + time;
@@ -70,12 +73,12 @@ impl External {
 }
 
 impl<'a> Call<'a> {
-    /// Call without credentials for the service.
+    /// Call without credentials for the service. `trace` is its span, with the span id of the caller.
     pub fn new(
         name: &'a EntryName,
         args: Value,
         caller: &'a Identity,
-        trace: TraceContext,
+        (trace, parent): (TraceContext, Option<u64>),
     ) -> Self {
         Self {
             kind: name.kind,
@@ -84,6 +87,7 @@ impl<'a> Call<'a> {
             args,
             caller,
             trace,
+            parent,
             authorization: None,
             idempotency_key: None,
         }

@@ -21,6 +21,7 @@ pub mod policy;
 mod probe;
 pub mod registry;
 pub mod services;
+mod span;
 mod target;
 pub mod transport;
 

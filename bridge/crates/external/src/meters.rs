@@ -33,6 +33,10 @@ impl Default for Meters {
 }
 
 impl Outcome {
+    pub(crate) fn as_str(self) -> &'static str {
+        OUTCOMES[self.index()]
+    }
+
     /// Index into `OUTCOMES`.
     fn index(self) -> usize {
         match self {

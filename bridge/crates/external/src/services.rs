@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use forge_base::reloadable::Reloadable;
 use forge_base::schema::{self, Schema};
 use forge_base::time;
+use forge_base::trace::Spans;
 use forge_net::breaker::Phase;
 use forge_net::guard::{BadRule, Guard};
 use forge_net::{self as net, Client};
@@ -46,6 +47,8 @@ pub struct Setup {
     pub launcher: Launcher,
     /// Environment that `pass_env` takes variables from.
     pub environment: BTreeMap<String, String>,
+    /// Sink of the trace spans.
+    pub spans: Spans,
 }
 
 /// Error in the settings.
@@ -86,6 +89,7 @@ struct Inner {
     /// Files as they were read last. Held while they are read, so that two reloads follow each other.
     seen: Mutex<Seen>,
     meters: Meters,
+    spans: Spans,
 }
 
 /// Services in force.
@@ -132,6 +136,7 @@ impl External {
                 problems: Reloadable::default(),
                 seen: Mutex::default(),
                 meters: Meters::default(),
+                spans: setup.spans,
                 config: setup.config,
             }),
         };
@@ -227,6 +232,10 @@ impl External {
 
     pub fn meters(&self) -> &Meters {
         &self.inner.meters
+    }
+
+    pub(crate) fn spans(&self) -> &Spans {
+        &self.inner.spans
     }
 
     pub(crate) fn config(&self) -> &Config {

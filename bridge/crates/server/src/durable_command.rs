@@ -62,7 +62,6 @@ impl Durably {
     ) -> Result<Response, Failure> {
         let entry = format!("{}.{}", call.service, call.entry);
         let mut submitted = submit_headers(headers)?;
-        submitted.traceparent = Some(call.trace.to_string());
         submitted.caller = Some(call.caller.clone());
         let task_id = match &submitted.idempotency_key {
             Some(_) => entry.clone(),

@@ -109,11 +109,13 @@ async fn call(
     let Target {
         external,
         auth,
-        trace,
+        trace: begun,
         headers,
         service,
         entry,
     } = target;
+    let calling = caller_trace(&headers);
+    let trace = external.span_of_call(calling, begun);
     let authorization = match external.auth() {
         AuthMode::Token => headers.get(FORWARDED),
         AuthMode::DevHeaders | AuthMode::Jwt | AuthMode::Oidc => headers.get(header::AUTHORIZATION),
@@ -127,6 +129,7 @@ async fn call(
         args: args(tree)?,
         caller: &identity,
         trace,
+        parent: calling.map(|calling| calling.span),
         authorization: authorization.cloned(),
         idempotency_key: None,
     };
@@ -234,11 +237,11 @@ pub(super) fn is_call(request: &Request) -> bool {
 
 /// Trace of a request to an external service: the caller's, or a new one. `None` for all other requests.
 pub(super) fn trace(request: &Request) -> Option<TraceContext> {
-    is_call(request).then(|| {
-        let given = request.headers().get("traceparent");
-        let given = given.and_then(|value| TraceContext::parse(value.to_str().ok()?));
-        given.unwrap_or_else(TraceContext::start)
-    })
+    is_call(request).then(|| caller_trace(request.headers()).unwrap_or_else(TraceContext::start))
+}
+
+fn caller_trace(headers: &HeaderMap) -> Option<TraceContext> {
+    TraceContext::parse(headers.get("traceparent")?.to_str().ok()?)
 }
 
 /// Adds the protocol's own code to the refusal of a method.

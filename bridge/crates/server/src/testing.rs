@@ -336,6 +336,7 @@ fn no_services(root: &Path, tracker: &Tasks) -> External {
         net: net::Config::default(),
         launcher: launcher(tracker),
         environment: BTreeMap::new(),
+        spans: Spans::default(),
     };
     External::new(setup).expect("the defaults are valid")
 }

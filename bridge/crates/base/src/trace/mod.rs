@@ -95,7 +95,7 @@ impl TraceContext {
 
     /// Same position without the sampled flag.
     #[must_use]
-    fn unsampled(self) -> Self {
+    pub fn unsampled(self) -> Self {
         Self {
             flags: self.flags & !SAMPLED,
             ..self
