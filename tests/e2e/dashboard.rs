@@ -6,11 +6,12 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::external;
 use super::harness::api::owed;
 use super::harness::process::Home;
-use super::harness::{CallbackSink, until};
+use super::harness::until;
 use super::metrics::{busy, promtool, samples, scrape};
 
 fn config() -> PathBuf {
@@ -88,8 +89,9 @@ fn operands() -> Vec<String> {
 
 /// Runs the same work several times and returns the metrics page before and after each round.
 async fn record() -> Vec<String> {
-    let sink = CallbackSink::start().await;
+    let sink = external::sink_with(json!(1)).await;
     let home = Home::new(&[("BRIDGE_ADAPTERS", "echo,absent")]);
+    external::register(home.dir.path(), &[external::probe(&sink)]);
     let bridge = home.start();
     let mut pages = vec![scrape(&bridge).await];
     for round in 0..6 {
@@ -100,6 +102,7 @@ async fn record() -> Vec<String> {
                 .dispatch(owed(&task, model, &sink.url("/cb")))
                 .await;
         }
+        bridge.api.post(external::COMMAND, &json!({})).await;
         let delivered = format!(
             "deliveries_ended_total{{outcome=\"delivered\"}} {}\n",
             3 * (round + 1)

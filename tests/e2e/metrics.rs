@@ -6,11 +6,12 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use super::external;
 use super::harness::api::owed;
 use super::harness::process::{Home, Process};
-use super::harness::{CallbackSink, until};
+use super::harness::until;
 
 pub(crate) async fn scrape(bridge: &Process) -> String {
     let answer = bridge
@@ -25,9 +26,12 @@ pub(crate) async fn scrape(bridge: &Process) -> String {
 
 /// Starts a bridge, runs work of several kinds, and returns its metrics page.
 pub(crate) async fn busy() -> (Home, Process, String) {
-    let sink = CallbackSink::start().await;
+    let sink = external::sink_with(json!(1)).await;
     let home = Home::new(&[]);
+    external::register(home.dir.path(), &[external::probe(&sink)]);
     let bridge = home.start();
+    let (status, _) = bridge.api.post(external::COMMAND, &json!({})).await;
+    assert_eq!(status, 200);
     for (task, model) in [("one", "usage"), ("two", "fail:odd"), ("three", "stream:3")] {
         bridge
             .api
@@ -96,6 +100,7 @@ async fn the_page_is_what_prometheus_wants() {
         "forge_bridge_plugin_calls_total{provider=\"echo\",op=\"execute\",outcome=\"ok\"} 3",
         "forge_bridge_adapter_health{provider=\"echo\",state=\"healthy\"} 1",
         "forge_bridge_http_requests_total{method=\"POST\",route=\"/api/v2/dispatch\",status=\"2xx\"} 3",
+        "forge_bridge_external_calls_total{service=\"probe\",kind=\"command\",outcome=\"ok\"} 1",
         "forge_bridge_store_up 1",
         "forge_bridge_children_living 0",
     ] {

@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use super::harness::api::{JsonBody as _, answer};
 use super::harness::{Answer, Bridge, CallbackSink};
 
-const COMMAND: &str = "/external/probe/commands/run";
+pub(crate) const COMMAND: &str = "/external/probe/commands/run";
 const QUERY: &str = "/external/probe/queries/look";
 
 /// A bridge with services of a folder of its own.
@@ -100,7 +100,7 @@ fn manifest(service: &Value, entries: &Value) -> Value {
 }
 
 /// Service `probe` over HTTP with the public command `run` and the public query `look`.
-fn probe(sink: &CallbackSink) -> Value {
+pub(crate) fn probe(sink: &CallbackSink) -> Value {
     manifest(
         &json!({"name": "probe", "transport": "http", "baseUrl": sink.url("/base/")}),
         &json!([
@@ -111,7 +111,7 @@ fn probe(sink: &CallbackSink) -> Value {
 }
 
 /// Service that answers every call with this result.
-async fn sink_with(result: Value) -> CallbackSink {
+pub(crate) async fn sink_with(result: Value) -> CallbackSink {
     let sink = CallbackSink::start().await;
     sink.answer(Answer::status(200).body(json!({ "result": result }).to_string()));
     sink
