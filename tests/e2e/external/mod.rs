@@ -93,7 +93,7 @@ fn write_registry(root: &Path, text: &str) {
     std::fs::rename(folder.join("new"), folder.join("external-manifests.json")).unwrap();
 }
 
-fn manifest(service: &Value, entries: &Value) -> Value {
+pub(crate) fn manifest(service: &Value, entries: &Value) -> Value {
     json!({
         "forgeProtocol": "1.0", "language": "rust", "service": service, "entries": entries,
     })

@@ -8,6 +8,8 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags, open};
 use tempfile::Builder;
 
+use forge_base::failpoint;
+
 /// Reads a regular file of at most `limit` bytes; `None` if there is no such file.
 pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
     // A FIFO would block until a process writes to it.
@@ -38,8 +40,12 @@ pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<bool> {
     let readable = Permissions::from_mode(0o666);
     let mut new = Builder::new().permissions(readable).tempfile_in(folder)?;
     new.write_all(content)?;
+    failpoint::point("file.written");
     new.as_file().sync_all()?;
+    failpoint::point("file.synced");
     new.persist(path)?;
+    failpoint::point("file.renamed");
     File::open(folder)?.sync_all()?;
+    failpoint::point("file.replaced");
     Ok(true)
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde_json::{Value, json};
 
-use forge_base::json;
+use forge_base::{failpoint, json};
 
 use crate::canonical;
 use crate::diagnostic::Diagnostic;
@@ -167,7 +167,9 @@ fn update<T>(
             Err(error) => return Err(failed(error.into())),
         }
     }
+    failpoint::point("import.locked");
     let mut manifests = load(root)?;
+    failpoint::point("import.read");
     let changed = change(&mut manifests);
     manifests.sort_by_cached_key(|manifest| sort_key(&manifest.service.name));
     let content = canonical::text(&json!({
