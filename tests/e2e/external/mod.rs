@@ -5,6 +5,7 @@ mod calls;
 mod durable;
 mod following;
 mod grpc;
+mod hostile;
 mod identity;
 mod programs;
 mod redaction;

@@ -3,6 +3,7 @@
 use tokio::task::JoinSet;
 
 use super::*;
+use crate::harness::process::Home;
 use crate::harness::until;
 
 /// Service `probe` that runs a shell script, with the command `run`.
@@ -67,7 +68,7 @@ async fn every_end_of_a_program_is_read() {
     for (text, result) in [
         ("true", json!({})),
         ("echo '{\"ok\":true,\"result\":[1]}'", json!([1])),
-        ("echo noise >&2; echo 5", json!(5)),
+        ("head -c 20000000 /dev/zero >&2; echo 5", json!(5)),
     ] {
         reads(script(text)).await;
         // Never reads the 3 MB either.
@@ -88,6 +89,7 @@ async fn every_end_of_a_program_is_read() {
             "m",
         ),
         (script("echo 1; echo 2"), bad, "non-JSON"),
+        (script("printf '{\"result\":'"), bad, "non-JSON"),
         (
             script("echo text; echo help $KEY >&2"),
             bad,
@@ -130,14 +132,29 @@ async fn a_program_sees_its_own_variables_and_few_others() {
     setup.bridge.stop().await;
 }
 
-/// Writes its process id and that of a child, and hangs.
-const HANGING: &str = "sleep 3600 & echo $$ $! > \"$PIDS.new\"; mv \"$PIDS.new\" \"$PIDS\"; wait";
+/// Writes its process id and that of a child, and hangs; both ignore every signal that can be ignored.
+const HANGING: &str = "trap '' TERM HUP INT QUIT; sleep 3600 & echo $$ $! > \"$PIDS.new\"; mv \"$PIDS.new\" \"$PIDS\"; wait";
+
+/// Runs `$SCRIPT`, which is `HANGING`, detached: in a session of its own, with a parent that has ended, and without the
+/// pipes of the call.
+fn detached(command: &str) -> String {
+    format!("({command} setsid sh -c \"$SCRIPT\" < /dev/null > /dev/null 2>&1 &)")
+}
+
+/// Settings of a program that writes its process ids to this file.
+fn recording(pids: &Path) -> String {
+    format!("{PERMITTED}env = {{ PIDS = {pids:?}, SCRIPT = {HANGING:?} }}\n")
+}
 
 async fn hanging(timeout: &str) -> (Setup, std::path::PathBuf) {
+    running(HANGING, timeout).await
+}
+
+async fn running(text: &str, timeout: &str) -> (Setup, std::path::PathBuf) {
     let root = tempfile::tempdir().unwrap().keep();
     let pids = root.join("pids");
-    let settings = format!("timeout = \"{timeout}\"\n{PERMITTED}env = {{ PIDS = {pids:?} }}\n");
-    (Setup::new(&[script(HANGING)], &settings).await, pids)
+    let settings = format!("timeout = \"{timeout}\"\n{}", recording(&pids));
+    (Setup::new(&[script(text)], &settings).await, pids)
 }
 
 async fn until_gone(pids: &Path) {
@@ -178,4 +195,41 @@ async fn a_caller_that_leaves_ends_its_program() {
     drop(calling);
     until_gone(&pids).await;
     setup.bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_detaches_leaves_no_process() {
+    // The second child has no variable left by which it could be found.
+    for command in ["", "exec env -i PIDS=\"$PIDS\""] {
+        let started = "until [ -e \"$PIDS\" ]; do sleep 0.02; done";
+        let text = format!("{}; {started}; echo 1", detached(command));
+        let (setup, pids) = running(&text, "30s").await;
+        let (status, body) = setup.call(COMMAND).await;
+        assert_eq!(
+            (status, &body["result"]),
+            (StatusCode::OK, &json!(1)),
+            "{body}"
+        );
+        until_gone(&pids).await;
+        setup.bridge.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_bridge_that_is_killed_leaves_no_program() {
+    for text in [HANGING.to_owned(), format!("{}; sleep 3600", detached(""))] {
+        let home = Home::new(&[]);
+        let root = home.dir.path();
+        let pids = tempfile::tempdir().unwrap().keep().join("pids");
+        register(root, &[script(&text)]);
+        let settings = format!("[external]\nroot = {root:?}\n{}", recording(&pids));
+        std::fs::write(root.join("forge-bridge.toml"), settings).unwrap();
+        let bridge = home.start();
+        let api = bridge.api.clone();
+        let mut calling = JoinSet::new();
+        calling.spawn(async move { api.request(Method::POST, COMMAND).send().await });
+        until("the program", || async { pids.exists().then_some(()) }).await;
+        bridge.kill();
+        until_gone(&pids).await;
+    }
 }
