@@ -103,7 +103,7 @@ enum Command {
     Demo(demo::Arguments),
     /// Serve for development: echo adapter, callback receiver, no configuration file
     Dev,
-    /// Validate the configuration and the adapters' files and report all problems
+    /// Validate the configuration, the files of adapters and external services, and report all problems
     Check(check::Arguments),
     /// Show the secrets that sign callbacks; create tokens; rotate the key of the store
     Secrets(secrets::Arguments),
