@@ -7,7 +7,6 @@ use jiff::Timestamp;
 use reqwest::header::HeaderValue;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
-use tonic::Code;
 
 use forge_base::schema;
 use forge_base::trace::{TraceContext, TraceId};
@@ -19,6 +18,7 @@ use crate::diagnostic::Diagnostic;
 use crate::identity::Identity;
 use crate::manifest::EntryKind;
 use crate::registry::REGISTRY;
+use crate::repeat::{Repeat, is_temporary};
 use crate::services::{ActiveService, External};
 use crate::span::CallRecord;
 use crate::target::Target;
@@ -31,10 +31,6 @@ pub const UNAVAILABLE: &str = "FORGE_EXTERNAL_RUNTIME_UNAVAILABLE";
 pub const INPUT_INVALID: &str = "FORGE_EXTERNAL_INPUT_INVALID";
 pub const DENIED: &str = "FORGE_POLICY_DENIED";
 
-/// Wait before the second attempt; each further one is four times as long, up to the longest.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
-const TOO_MANY_REQUESTS: u16 = 429;
 /// Size of an answer above which parsing it would delay other tasks of the thread.
 pub(crate) const LARGE_BYTES: usize = 64 * 1024;
 
@@ -75,18 +71,6 @@ pub enum Outcome {
     TimedOut,
     /// Refused for now: the breaker is open, or the service has no place. With the time to wait.
     Unavailable(Duration),
-}
-
-/// Repetition of a call that failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Repeat {
-    /// Twice at most, within the time of the service: a command if there was no connection, a query also after an
-    /// answer that says that the service is away for a moment.
-    Briefly,
-    /// Until the time of a durable call is up, if there was no connection.
-    Unconnected(Instant),
-    /// Until the time of a durable call is up, also after an answer that says so.
-    Temporary(Instant),
 }
 
 /// Call that may be made, without its arguments as a tree.
@@ -270,18 +254,7 @@ impl Prepared {
     async fn attempts(&self, deadline: Instant, repeat: Repeat) -> End {
         let mut end = self.attempt(deadline).await;
         for wait in repeat.waits() {
-            let again = match end {
-                End::NotConnected(_) => true,
-                End::Answered { status, .. } => match repeat {
-                    Repeat::Briefly => self.kind == EntryKind::Query && is_temporary(status),
-                    Repeat::Unconnected(_) => false,
-                    Repeat::Temporary(_) => {
-                        is_temporary(status) || status == Status::Http(TOO_MANY_REQUESTS)
-                    }
-                },
-                End::Refused(..) | End::Broken(..) | End::TimedOut => false,
-            };
-            if !again || Instant::now() + wait >= deadline {
+            if !repeat.helps(self.kind, &end) || Instant::now() + wait >= deadline {
                 break;
             }
             sleep(wait).await;
@@ -301,18 +274,6 @@ impl Prepared {
             }
             Message::Grpc(message, server) => message.send(server, deadline, bytes).await,
         }
-    }
-}
-
-impl Repeat {
-    /// Waits before the second attempt and those after it.
-    fn waits(self) -> impl Iterator<Item = Duration> {
-        let most = match self {
-            Repeat::Briefly => 2,
-            Repeat::Unconnected(_) | Repeat::Temporary(_) => usize::MAX,
-        };
-        let doubled = |wait: &Duration| Some((*wait * 4).min(LONGEST_WAIT));
-        std::iter::successors(Some(FIRST_WAIT), doubled).take(most)
     }
 }
 
@@ -367,13 +328,6 @@ async fn read(status: Status, body: Vec<u8>, described: String, said: String) ->
         let message = format!("the answer could not be read: {error}");
         Reply::failed(&Diagnostic::error(FAILED, message))
     })
-}
-
-fn is_temporary(status: Status) -> bool {
-    matches!(
-        status,
-        Status::Http(502..=504) | Status::Grpc(Code::Unavailable)
-    )
 }
 
 /// Health of the service as seen by a call. A 500 is no sign of an outage: adapters answer it when a handler refuses its

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 
 use forge_base::trace::TraceContext;
 
-use crate::call::{Answered, Call, Repeat};
+use crate::call::{Answered, Call};
 use crate::entry_name::EntryName;
 use crate::identity::Identity;
+use crate::repeat::Repeat;
 use crate::services::External;
 
 /// Execution of a durable call.

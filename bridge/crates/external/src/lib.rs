@@ -20,14 +20,16 @@ pub mod meters;
 pub mod policy;
 mod probe;
 pub mod registry;
+mod repeat;
 pub mod services;
 mod span;
 mod target;
 pub mod transport;
 
-pub use call::{Answered, Call, Outcome, Repeat};
+pub use call::{Answered, Call, Outcome};
 pub use config::{AuthMode, Config};
 pub use durable::DurableCall;
 pub use entry_name::EntryName;
 pub use identity::{Identity, Refusal, TokenIdentity};
+pub use repeat::Repeat;
 pub use services::{Error, External, Setup};
