@@ -1,5 +1,7 @@
 //! Durable calls: dispatches to provider `external`, and commands with an `Idempotency-Key`.
 
+use std::time::Duration;
+
 use super::*;
 use crate::harness::port::Reserved;
 use crate::harness::process::Home;
@@ -125,6 +127,33 @@ async fn a_call_is_repeated_as_its_recovery_says() {
         4,
         "a command that was answered is not repeated"
     );
+    setup.bridge.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_says_when_it_is_called_again() {
+    let sink = CallbackSink::start().await;
+    let setup = Setup::new(&[probe(&sink)], "").await;
+    let api = &setup.bridge.api;
+    let away = |wait: &str| Answer::status(503).header("retry-after", wait).body("{}");
+    let fine = Answer::status(200).body(r#"{"result":1}"#);
+    sink.script(vec![away("1"), fine]);
+    let again = extended(dispatch("again", &json!({})), &json!({"recovery": "retry"}));
+    assert_eq!(api.run(again).await["status"], "ok");
+    let calls = sink.received();
+    let wait = calls[1].at.duration_since(calls[0].at).unwrap();
+    assert!(wait >= Duration::from_secs(1), "{wait:?}");
+
+    // Later than the end of the call: there is nothing to wait for.
+    sink.answer(away("3600"));
+    let late = dispatch("late", &json!({}));
+    let late = extended(late, &json!({"recovery": "retry", "timeout": 30}));
+    let failed = api.run(late).await;
+    assert_eq!(
+        failed["errorCode"], "FORGE_EXTERNAL_RUNTIME_FAILED",
+        "{failed}"
+    );
+    assert_eq!(sink.received().len(), 3);
     setup.bridge.stop().await;
 }
 

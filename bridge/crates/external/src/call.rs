@@ -227,9 +227,9 @@ impl Prepared {
         }
         let described = &self.described;
         match end {
-            End::Answered { status, body, said } => {
-                Ok(read(status, body, described.clone(), said).await)
-            }
+            End::Answered {
+                status, body, said, ..
+            } => Ok(read(status, body, described.clone(), said).await),
             End::NotConnected(reason) => {
                 let message = format!("{described} is not reachable: {reason}");
                 Err(stop(Outcome::Failed, FAILED, message))
@@ -253,10 +253,11 @@ impl Prepared {
     /// Sends the call, and again while that can help and there is time.
     async fn attempts(&self, deadline: Instant, repeat: Repeat) -> End {
         let mut end = self.attempt(deadline).await;
-        for wait in repeat.waits() {
-            if !repeat.helps(self.kind, &end) || Instant::now() + wait >= deadline {
+        for planned in repeat.waits() {
+            let wait = repeat.wait(self.kind, &end, planned);
+            let Some(wait) = wait.filter(|wait| Instant::now() + *wait < deadline) else {
                 break;
-            }
+            };
             sleep(wait).await;
             end = self.attempt(deadline).await;
         }

@@ -1,13 +1,18 @@
 //! Services over HTTP: one POST with the envelope, or one GET with the arguments in the query. Follows no redirect.
 
+use std::time::Duration;
+
 use bytes::Bytes;
+use jiff::Timestamp;
 use reqwest::Method as HttpMethod;
-use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use tokio::time::Instant;
 use url::Url;
 
 use forge_base::trace::TraceId;
-use forge_net::{Answer, BodyEnd, Client, Outgoing, SendError};
+use forge_net::{Answer, BodyEnd, Client, Outgoing, SendError, backoff};
 
 use super::{End, envelope, too_long};
 use crate::answer::{BAD_RESPONSE, FAILED, Status};
@@ -117,6 +122,7 @@ fn received(answer: Answer, limit: usize) -> End {
         }
         BodyEnd::Complete => End::Answered {
             status: Status::Http(status),
+            retry_after: retry_after(&answer.headers),
             body: answer.body,
             said: String::new(),
         },
@@ -127,6 +133,11 @@ fn received(answer: Answer, limit: usize) -> End {
         }
         BodyEnd::TimedOut => End::TimedOut,
     }
+}
+
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get(RETRY_AFTER)?.to_str().ok()?;
+    backoff::retry_after(value, Timestamp::now())
 }
 
 pub(super) fn failed(error: &SendError) -> End {

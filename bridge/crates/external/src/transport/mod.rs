@@ -5,6 +5,8 @@ pub mod grpc;
 pub(crate) mod http;
 pub(crate) mod stdio;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use serde::Serialize;
 
@@ -22,6 +24,8 @@ pub(crate) enum End {
         status: Status,
         body: Vec<u8>,
         said: String,
+        /// Wait before another attempt that the service asks for.
+        retry_after: Option<Duration>,
     },
     /// There was no connection, so the service has not seen the call.
     NotConnected(String),

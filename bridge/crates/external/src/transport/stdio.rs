@@ -70,6 +70,7 @@ impl Message {
             status: Status::Exit(code),
             body,
             said,
+            retry_after: None,
         }
     }
 }

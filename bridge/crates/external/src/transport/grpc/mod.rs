@@ -176,6 +176,7 @@ async fn read(output: MessageDescriptor, message: Bytes, limit: usize) -> End {
             status: Status::Grpc(Code::Ok),
             body,
             said: String::new(),
+            retry_after: None,
         },
         Ok(Err(mapping::Unreadable::TooLong)) => End::Broken(BAD_RESPONSE, too_long(limit)),
         Ok(Err(error)) => End::Broken(BAD_RESPONSE, format!("the answer is not readable: {error}")),
@@ -197,6 +198,7 @@ fn failed(status: &GrpcStatus, limit: usize) -> End {
                 "" => String::new(),
                 message => format!(": {message}"),
             },
+            retry_after: None,
         },
     }
 }
