@@ -15,9 +15,9 @@ const METHODS: [&str; 7] = [
 const BOUNDS: &str = "answer_bytes = 65536\ntimeout = \"2s\"\nauth = \"dev-headers\"\n";
 
 /// Server that ends with the test.
-struct Server {
+pub(super) struct Server {
     process: Child,
-    port: u16,
+    pub(super) port: u16,
 }
 
 impl Server {
@@ -32,7 +32,7 @@ impl Server {
         Self { process, port }
     }
 
-    fn grpcio(arguments: &[&str]) -> Self {
+    pub(super) fn grpcio(arguments: &[&str]) -> Self {
         let mut command = Command::new(forge_test_runtimes::grpc_python());
         command
             .arg("-B")
@@ -64,7 +64,7 @@ impl Drop for Server {
 }
 
 /// Service `probe` whose commands are the methods of probe.proto; `Echo` is a query, too.
-fn manifest_of(port: u16) -> Value {
+pub(super) fn manifest_of(port: u16) -> Value {
     let entry = |name: &str, kind: &str| json!({"name": name, "kind": kind, "path": format!("/probe.v1.Probe/{name}")});
     let mut entries: Vec<_> = METHODS.iter().map(|name| entry(name, "command")).collect();
     entries.push(entry("Fail", "query"));

@@ -1,6 +1,7 @@
 //! Credentials of callers are planted in calls of every kind: a token of the bridge must reach no service, and a credential
 //! that is passed on must be in no log line, file, span or answer.
 
+use super::grpc::{Server, manifest_of};
 use super::tokens::{AUDIENCE, Key, claims, serve};
 use super::*;
 use crate::harness::port::Reserved;
@@ -77,8 +78,10 @@ fn words(credentials: &[&str]) -> Vec<Vec<u8>> {
     parts.map(|word| word.as_bytes().to_vec()).collect()
 }
 
-/// Services over HTTP, one of which refuses and one of which is away, and a program.
-fn services(sink: &CallbackSink, away: &Reserved) -> Vec<Value> {
+/// Services over HTTP, one of which refuses and one of which is away, a program, and one over gRPC.
+fn services(sink: &CallbackSink, away: &Reserved, server: &Server) -> Vec<Value> {
+    let mut remote = manifest_of(server.port);
+    remote["service"]["name"] = "remote".into();
     let service = |name: &str, url: String| {
         let mut service = probe(sink);
         service["service"]["name"] = name.into();
@@ -94,6 +97,7 @@ fn services(sink: &CallbackSink, away: &Reserved) -> Vec<Value> {
             &json!({"name": "tool", "transport": "stdio", "commandArgs": words}),
             &json!([{"name": "run", "kind": "command"}]),
         ),
+        remote,
     ]
 }
 
@@ -152,6 +156,17 @@ async fn calls(bridge: &Process, caller: &Caller) -> String {
     answers + &accepted
 }
 
+/// Calls the entry that answers with the metadata of its call.
+async fn metadata(bridge: &Process, caller: &Caller) -> String {
+    let path = "/external/remote/commands/Metadata";
+    let request = bridge.api.request(Method::POST, path);
+    let headers = caller.headers.iter();
+    said(headers.fold(request, |request, (name, value)| {
+        request.header(*name, value)
+    }))
+    .await
+}
+
 async fn said(request: reqwest::RequestBuilder) -> String {
     let answer = request.send().await.unwrap();
     let head = format!("{} {:?}\n", answer.status(), answer.headers());
@@ -162,6 +177,7 @@ async fn said(request: reqwest::RequestBuilder) -> String {
 async fn credentials_of_callers_are_neither_logged_nor_kept() {
     let (issuer, key) = (CallbackSink::start().await, Key::new("k1"));
     serve(&issuer, &[&key]);
+    let server = Server::grpcio(&["0"]);
     for caller in callers(&issuer, &key) {
         let (sink, collector) = (CallbackSink::start().await, CallbackSink::start().await);
         sink.answer_with(|received| match received.path.contains("refuse") {
@@ -175,7 +191,7 @@ async fn credentials_of_callers_are_neither_logged_nor_kept() {
         ]);
         let away = Reserved::new();
         let (root, record) = (home.dir.path(), home.dir.path().join("record"));
-        register(root, &services(&sink, &away));
+        register(root, &services(&sink, &away, &server));
         let file = format!(
             "otlp.endpoint = {:?}\n[external]\nroot = {root:?}\nauth = {:?}\n{}\
              [external.services.tool]\nprogram = true\nenv = {{ RECORD = {record:?} }}\n\
@@ -187,6 +203,7 @@ async fn credentials_of_callers_are_neither_logged_nor_kept() {
         std::fs::write(root.join("forge-bridge.toml"), file).unwrap();
         let bridge = home.start();
         let mut answers = calls(&bridge, &caller).await;
+        let told = metadata(&bridge, &caller).await;
         for path in [
             "/api/v2/external",
             "/api/v2/dispatches",
@@ -200,6 +217,8 @@ async fn credentials_of_callers_are_neither_logged_nor_kept() {
         let (token, all) = (words(&[TOKEN]), words(&[TOKEN, &caller.forwarded]));
         let auth = caller.auth;
         assert_clean(&format!("answers ({auth})"), answers.as_bytes(), &all);
+        assert!(told.contains(&caller.forwarded), "{auth}: {told}");
+        assert_clean(&format!("metadata ({auth})"), told.as_bytes(), &token);
         let received = sink.received();
         let forwarded = received.iter().filter(|call| {
             let value = call.headers.get("authorization");
