@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use super::*;
+use crate::harness::process::Home;
 use crate::harness::until;
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/grpc");
@@ -310,4 +311,50 @@ async fn a_refused_address_is_not_called_over_grpc() {
     );
     assert!(message.contains("external.allow"), "{message}");
     setup.bridge.stop().await;
+}
+
+/// The certificate has to be one of an authority of the system; the name is checked, too.
+#[tokio::test]
+async fn a_server_with_tls_is_called_if_its_certificate_is_trusted() {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let home = Home::new(&[]);
+    let file = |name: &str, text: String| {
+        let path = home.dir.path().join(name).display().to_string();
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let cert = file("server.crt", made.cert.pem());
+    let key = file("server.key", made.signing_key.serialize_pem());
+    let server = Server::grpcio(&["0", "--tls", &cert, &key]);
+    let mut manifest = manifest_of(server.port);
+    let called = async |home: &Home| {
+        let bridge = home.start();
+        let path = path("Echo");
+        let answer = bridge
+            .api
+            .post(&path, &json!({"args": {"text": "a"}}))
+            .await;
+        drop(bridge);
+        answer
+    };
+    let url = |host: &str| json!(format!("https://{host}:{}", server.port));
+    manifest["service"]["baseUrl"] = url("localhost");
+    register(home.dir.path(), &[manifest.clone()]);
+    let (status, body) = called(&home).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    let error = body["error"].as_str().unwrap();
+    assert!(error.contains("TLS handshake failed"), "{error}");
+
+    let mut home = home;
+    home.set("SSL_CERT_FILE", &cert);
+    let (status, body) = called(&home).await;
+    assert_eq!(
+        (status, &body["result"]),
+        (StatusCode::OK, &json!({"text": "a"})),
+        "{body}"
+    );
+    manifest["service"]["baseUrl"] = url("127.0.0.1");
+    register(home.dir.path(), &[manifest]);
+    let (status, body) = called(&home).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
 }
