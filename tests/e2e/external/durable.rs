@@ -158,6 +158,31 @@ async fn a_service_says_when_it_is_called_again() {
 }
 
 #[tokio::test]
+async fn a_call_that_waits_takes_no_place_from_others() {
+    let sink = CallbackSink::start().await;
+    let setup = Setup::new(&[probe(&sink)], "max_calls = 1\n").await;
+    let api = &setup.bridge.api;
+    let away = Answer::status(503).header("retry-after", "2").body("{}");
+    let fine = Answer::status(200).body(r#"{"result":1}"#);
+    sink.script(vec![away, fine.clone(), fine]);
+    let waiting = extended(
+        dispatch("waiting", &json!({})),
+        &json!({"recovery": "retry"}),
+    );
+    let waiting = api.dispatch(waiting).await;
+    sink.until(1).await;
+    // The place is free as soon as the answer has been read.
+    until("the query is answered", || async {
+        let (status, _) = setup.call(QUERY).await;
+        (status == StatusCode::OK).then_some(())
+    })
+    .await;
+    assert_eq!(api.record(&waiting).await["status"], "running");
+    assert_eq!(api.finished(&waiting).await["result"]["status"], "ok");
+    setup.bridge.stop().await;
+}
+
+#[tokio::test]
 async fn a_call_waits_for_a_service_that_is_not_there_yet() {
     let port = Reserved::new();
     let url = format!("http://{}/", port.address());

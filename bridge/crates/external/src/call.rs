@@ -16,6 +16,7 @@ use forge_process::program::Program;
 use crate::answer::{self, FAILED, Reply, Status};
 use crate::diagnostic::Diagnostic;
 use crate::identity::Identity;
+use crate::load::Place;
 use crate::manifest::EntryKind;
 use crate::registry::REGISTRY;
 use crate::repeat::{Repeat, is_temporary};
@@ -96,6 +97,9 @@ enum Message {
     Program(stdio::Message, Program),
     Grpc(grpc::Message, Arc<grpc::Server>),
 }
+
+/// Time after which there may be a place at the service, and the reason why there is none.
+type NoPlace = (Duration, &'static str);
 
 /// End of a call without an answer of the service.
 type Stopped = (Outcome, Box<Diagnostic>);
@@ -201,30 +205,18 @@ impl Prepared {
     }
 
     async fn call(&self, repeat: Repeat) -> Result<Reply, Stopped> {
-        let limits = &self.service.limits;
-        let breaker = &self.external.config().breaker;
         let name = &self.service.manifest.service.name;
         let stop = |outcome, code, message| stopped(outcome, code, message, name);
         let begun = Instant::now();
         let deadline = match repeat {
-            Repeat::Briefly => begun + limits.timeout,
+            Repeat::Briefly => begun + self.service.limits.timeout,
             Repeat::Unconnected(deadline) | Repeat::Temporary(deadline) => deadline,
         };
-        let place = loop {
-            let (wait, reason) = match self.service.load.enter(breaker, limits.calls) {
-                Ok(place) => break place,
-                Err(refused) => refused,
-            };
-            if repeat == Repeat::Briefly || Instant::now() + wait >= deadline {
-                let message = format!("external service {name:?} {reason}");
-                return Err(stop(Outcome::Unavailable(wait), UNAVAILABLE, message));
-            }
-            sleep(wait).await;
-        };
         let end = self.attempts(deadline, repeat).await;
-        if let Some(health) = health_of(&end) {
-            place.report(health, breaker);
-        }
+        let end = end.map_err(|(wait, reason)| {
+            let message = format!("external service {name:?} {reason}");
+            stop(Outcome::Unavailable(wait), UNAVAILABLE, message)
+        })?;
         let described = &self.described;
         match end {
             End::Answered {
@@ -250,18 +242,44 @@ impl Prepared {
         }
     }
 
-    /// Sends the call, and again while that can help and there is time.
-    async fn attempts(&self, deadline: Instant, repeat: Repeat) -> End {
-        let mut end = self.attempt(deadline).await;
-        for planned in repeat.waits() {
-            let wait = repeat.wait(self.kind, &end, planned);
-            let Some(wait) = wait.filter(|wait| Instant::now() + *wait < deadline) else {
-                break;
+    /// Sends the call, and again while that can help and there is time. The place at the service is given back between
+    /// two attempts. `Err` if there was none for the first.
+    async fn attempts(&self, deadline: Instant, repeat: Repeat) -> Result<End, NoPlace> {
+        let mut waits = repeat.waits();
+        let mut former = None;
+        loop {
+            let place = match self.place(deadline, repeat).await {
+                Ok(place) => place,
+                Err(refused) => return former.ok_or(refused),
             };
+            let end = self.attempt(deadline).await;
+            if let Some(health) = health_of(&end) {
+                place.report(health, &self.external.config().breaker);
+            }
+            drop(place);
+            let planned = waits.next();
+            let wait = planned.and_then(|planned| repeat.wait(self.kind, &end, planned));
+            let Some(wait) = wait.filter(|wait| Instant::now() + *wait < deadline) else {
+                return Ok(end);
+            };
+            former = Some(end);
             sleep(wait).await;
-            end = self.attempt(deadline).await;
         }
-        end
+    }
+
+    /// Takes a place at the service; a durable call waits for one.
+    async fn place(&self, deadline: Instant, repeat: Repeat) -> Result<Place, NoPlace> {
+        let breaker = &self.external.config().breaker;
+        loop {
+            let taken = self.service.load.enter(breaker, self.service.limits.calls);
+            let Err((wait, reason)) = taken else {
+                return taken;
+            };
+            if repeat == Repeat::Briefly || Instant::now() + wait >= deadline {
+                return Err((wait, reason));
+            }
+            sleep(wait).await;
+        }
     }
 
     async fn attempt(&self, deadline: Instant) -> End {
