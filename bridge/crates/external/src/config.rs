@@ -7,7 +7,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
-use forge_net::breaker;
+use forge_net::{self as net, breaker};
 
 use crate::identity::JwtConfig;
 use crate::policy::Policy;
@@ -57,6 +57,19 @@ impl Default for Config {
             breaker: breaker::Config::default(),
             policies: BTreeMap::new(),
             services: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Settings of the client of all services. It keeps an idle connection for each call that a service may have in
+    /// progress; with fewer, many concurrent calls would reconnect all the time.
+    pub(crate) fn client(&self, net: &net::Config) -> net::Config {
+        let own = self.services.values().filter_map(|own| own.max_calls);
+        let most = own.fold(self.max_calls, usize::max);
+        net::Config {
+            idle_per_origin: net.idle_per_origin.max(most),
+            ..net.clone()
         }
     }
 }
@@ -165,5 +178,18 @@ mod tests {
                 vec![Enforce::Tenant, Enforce::Approval]
             )
         );
+    }
+
+    #[test]
+    fn a_client_keeps_a_connection_for_each_call_of_a_service() {
+        let net = |idle_per_origin| net::Config {
+            idle_per_origin,
+            ..net::Config::default()
+        };
+        let settings = json!({"max_calls": 50, "services": {"a": {"max_calls": 200}, "b": {}}});
+        let config: Config = serde_json::from_value(settings).unwrap();
+        assert_eq!(config.client(&net(32)).idle_per_origin, 200);
+        assert_eq!(config.client(&net(500)).idle_per_origin, 500);
+        assert_eq!(Config::default().client(&net(32)).idle_per_origin, 64);
     }
 }

@@ -152,7 +152,7 @@ impl External {
     /// Checks the settings; returns what they describe.
     fn checked(config: &Config, net: &net::Config) -> Result<(Client, Option<Tokens>), Error> {
         let guard = Guard::of_setting("external.allow", &config.allow)?;
-        let client = Client::new(net, guard)?;
+        let client = Client::new(&config.client(net), guard)?;
         let tokens = match config.auth {
             AuthMode::Token | AuthMode::DevHeaders => None,
             AuthMode::Jwt => Some(Tokens::new(&config.jwt, "jwt")?),
