@@ -80,10 +80,8 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let mut connector = HttpConnector::new();
-    connector.set_nodelay(true);
     let server = Server {
-        client: Client::builder(TokioExecutor::new()).build(connector),
+        client: client(),
         runtime: runtime.handle().clone(),
         events: broadcast::Sender::new(BEHIND),
         records: plan.keep.as_deref().map(Records::open).transpose()?,
@@ -96,7 +94,14 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
     runtime.block_on(serve(plan.listen, &router))
 }
 
-async fn serve(listen: SocketAddr, router: &Router) -> anyhow::Result<()> {
+/// Client for bodies of known length.
+pub(crate) fn client() -> Client<HttpConnector, Full<Bytes>> {
+    let mut connector = HttpConnector::new();
+    connector.set_nodelay(true);
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
+pub(crate) async fn serve(listen: SocketAddr, router: &Router) -> anyhow::Result<()> {
     let listener = TcpListener::bind(listen).await?;
     let runtime = Handle::current();
     loop {

@@ -5,7 +5,6 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::fs;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -23,6 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 
+use super::machine::{self, Host};
 use super::target::Target;
 
 /// Number of dispatches for warm-up, not counted.
@@ -86,7 +86,7 @@ pub(crate) fn run(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     local(measure(plan, target))
 }
 
-fn local<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(crate) fn local<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -117,13 +117,13 @@ async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     let warm_up = at_once(WARM_UP, Instant::now() + PATIENCE);
     send(&board, plan.concurrency, warm_up).await?;
     board.times.borrow_mut().clear();
-    let (cpu, host, own) = (target.used()?.cpu, Host::now()?, own_cpu()?);
+    let (cpu, host, own) = (target.used()?.cpu, Host::now()?, machine::cpu("self")?.own);
     let begun = Instant::now();
     let counted = at_once(usize::MAX, begun + plan.duration);
     send(&board, plan.concurrency, counted).await?;
     let took = begun.elapsed().as_secs_f64();
     let used = target.used()?;
-    let (host, own) = (Host::now()?.since(&host), own_cpu()? - own);
+    let (host, own) = (Host::now()?.since(&host), machine::cpu("self")?.own - own);
     let cpu = (used.cpu - cpu).as_secs_f64();
     let times = board.times.borrow();
     ensure!(!times.is_empty(), "no callback arrived");
@@ -219,7 +219,7 @@ async fn send(
     Ok(())
 }
 
-async fn connect(authority: &str) -> anyhow::Result<SendRequest<Full<Bytes>>> {
+pub(crate) async fn connect(authority: &str) -> anyhow::Result<SendRequest<Full<Bytes>>> {
     let stream = TcpStream::connect(authority).await?;
     stream.set_nodelay(true)?;
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
@@ -312,46 +312,4 @@ pub(crate) fn latency(times: impl Iterator<Item = Duration>) -> Latency {
         p50_us: at(0.5),
         p99_us: at(0.99),
     }
-}
-
-/// CPU seconds of the whole machine.
-struct Host {
-    busy: f64,
-    all: f64,
-}
-
-impl Host {
-    fn now() -> anyhow::Result<Self> {
-        let stat = fs::read_to_string("/proc/stat")?;
-        let line = stat.lines().next().context("/proc/stat is empty")?;
-        let ticks: Vec<f64> = line
-            .split_whitespace()
-            .skip(1)
-            .take(8)
-            .map(str::parse)
-            .collect::<Result<_, _>>()?;
-        let second = rustix::param::clock_ticks_per_second() as f64;
-        let all = ticks.iter().sum::<f64>() / second;
-        Ok(Self {
-            busy: all - (ticks[3] + ticks[4]) / second,
-            all,
-        })
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        Self {
-            busy: self.busy - before.busy,
-            all: self.all - before.all,
-        }
-    }
-}
-
-fn own_cpu() -> anyhow::Result<f64> {
-    let stat = fs::read_to_string("/proc/self/stat")?;
-    let (_, rest) = stat
-        .rsplit_once(')')
-        .context("/proc/self/stat has no name")?;
-    let fields: Vec<&str> = rest.split_whitespace().collect();
-    let ticks = fields[11].parse::<f64>()? + fields[12].parse::<f64>()?;
-    Ok(ticks / rustix::param::clock_ticks_per_second() as f64)
 }

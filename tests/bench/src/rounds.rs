@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{fairness, floor, load, loaded, machine, report, soak};
+use super::{external, fairness, floor, load, loaded, machine, report, soak};
 
 #[derive(Parser)]
 #[command(about)]
@@ -35,6 +35,10 @@ struct Arguments {
 enum Command {
     /// Run the floor server until it is killed.
     Floor(floor::Plan),
+    /// Run an external service, or a proxy that passes calls on to it, until it is killed.
+    Service(external::servers::Plan),
+    /// Measure calls of an external service through the bridge.
+    External(external::Plan),
     /// Measure the cost of receivers that are down to the others.
     Fairness(fairness::Plan),
     /// Measure the cost of many queued or running dispatches and event readers.
@@ -49,6 +53,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     if let Some(Command::Floor(plan)) = &arguments.command {
         return floor::run(plan);
     }
+    if let Some(Command::Service(plan)) = &arguments.command {
+        return external::servers::run(plan);
+    }
     let here = std::env::current_exe()?;
     let bridge = match arguments.bridge {
         Some(bridge) => bridge,
@@ -56,6 +63,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     };
     std::fs::create_dir_all(&arguments.folder)?;
     println!("{}", machine::describe(&arguments.folder)?);
+    if let Some(Command::External(plan)) = &arguments.command {
+        return external::run(plan, &here, &bridge, &arguments.folder);
+    }
     if let Some(Command::Fairness(plan)) = &arguments.command {
         return fairness::run(plan, &here, &bridge, &arguments.folder);
     }

@@ -10,6 +10,8 @@ use std::{fmt, fs};
 use anyhow::{Context, bail};
 use tempfile::TempDir;
 
+use super::machine::{self, Cpu};
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +20,10 @@ pub(crate) enum Kind {
     /// Floor that stores dispatches and results in SQLite.
     Sqlite,
     Bridge,
+    /// External service.
+    Service,
+    /// Proxy that passes calls on to the service at this address.
+    PassThrough(SocketAddr),
 }
 
 impl fmt::Display for Kind {
@@ -26,6 +32,8 @@ impl fmt::Display for Kind {
             Kind::Floor => "floor",
             Kind::Sqlite => "sqlite",
             Kind::Bridge => "bridge",
+            Kind::Service => "service",
+            Kind::PassThrough(_) => "pass-through",
         })
     }
 }
@@ -74,6 +82,14 @@ impl Target {
                 command.args(["floor", "--listen", &listen.to_string()]);
                 if kind == Kind::Sqlite {
                     command.arg("--keep").arg(folder.path());
+                }
+                command
+            }
+            Kind::Service | Kind::PassThrough(_) => {
+                let mut command = Command::new(here);
+                command.args(["service", "--listen", &listen.to_string()]);
+                if let Kind::PassThrough(service) = kind {
+                    command.args(["--upstream", &service.to_string()]);
                 }
                 command
             }
@@ -139,19 +155,17 @@ impl Target {
         Ok(kib)
     }
 
+    pub(crate) fn cpu(&self) -> anyhow::Result<Cpu> {
+        machine::cpu(&self.process.id().to_string())
+    }
+
     pub(crate) fn used(&self) -> anyhow::Result<Used> {
         let id = self.process.id();
-        let stat = fs::read_to_string(format!("/proc/{id}/stat"))?;
-        let (_, rest) = stat.rsplit_once(')').context("/proc/…/stat has no name")?;
-        let fields: Vec<&str> = rest.split_whitespace().collect();
-        let ticks: u64 = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
         let status = fs::read_to_string(format!("/proc/{id}/status"))?;
         let rss = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let rss = rss.and_then(|text| text.trim().strip_suffix(" kB"));
         Ok(Used {
-            cpu: Duration::from_secs_f64(
-                ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
-            ),
+            cpu: Duration::from_secs_f64(self.cpu()?.own),
             rss_kib: rss.context("/proc/…/status has no VmRSS")?.parse()?,
         })
     }
