@@ -4,8 +4,8 @@
 mod approval;
 mod content;
 mod delivery;
+mod event;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use forge_base::digest::Digest;
-use forge_base::event::{Event, NewEvent};
+use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
 
 pub use self::approval::{Approval, ApprovalFilter, ApprovalStatus, Decision};
@@ -22,6 +22,7 @@ pub use self::delivery::{
     AfterAttempt, DeliveryAttempt, DeliveryPayload, DeliveryRecord, DeliveryState, DueDelivery,
     Replay, Settlement,
 };
+pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
 
 /// Namespace of an idempotency key; a header value never matches a task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -192,13 +193,6 @@ pub struct Progress {
     pub spent: Option<Box<RawValue>>,
 }
 
-/// Number of events of a dispatch up to its result, and position of the last one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct EventTotals {
-    pub count: u64,
-    pub last: u64,
-}
-
 /// A terminal result.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finish {
@@ -355,32 +349,6 @@ pub struct DeliveryFilter {
 pub struct Page<T> {
     pub items: Vec<T>,
     pub next: Option<u64>,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct EventFilter {
-    pub dispatch: Option<DispatchId>,
-    pub provider: Option<String>,
-    pub agent_id: Option<String>,
-    pub task_id: Option<String>,
-    pub kind: Option<String>,
-}
-
-#[derive(Debug)]
-pub struct EventPage {
-    pub events: Vec<Arc<Event>>,
-    /// Position up to which the log has been read.
-    pub scanned: u64,
-    /// More events can follow `scanned` right now.
-    pub more: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogBounds {
-    /// Highest position ever assigned; 0 if none.
-    pub issued: u64,
-    /// Highest position that retention has removed; an unfiltered cursor below it has a gap.
-    pub removed: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
