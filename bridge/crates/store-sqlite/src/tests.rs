@@ -261,7 +261,7 @@ async fn a_change_that_fails_takes_only_itself_back() {
     let store = open(folder.path());
     let (id, bounds) = (accept(&store, task("t")).await, store.log_bounds());
     let half = store.write(Urgency::Now, 0, |tx| {
-        events::insert(tx, "echo", None, &task("t").events)?;
+        events::insert(tx, Some("echo"), None, &task("t").events)?;
         tx.execute("DELETE FROM body", [])?;
         tx.counters.entered_queue("nowhere");
         Err::<(), _>(Error::InvalidState("on second thoughts").into())

@@ -15,6 +15,7 @@ pub mod retry;
 pub mod roles;
 pub mod rules;
 pub mod sealed;
+pub mod signals;
 pub mod transition;
 
 use std::time::Duration;

@@ -17,13 +17,23 @@ use crate::record::{
     Acceptance, Approval, ApprovalFilter, Begun, CancelRequest, Claim, Content, Counts, Decision,
     DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery,
     EventFilter, EventPage, Finish, Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds,
-    NewDispatch, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    NewDispatch, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement,
+    SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
 
 /// Durable store: all roles. Every method that changes something returns after its commit is synced to disk.
 pub trait Store:
-    Accept + Queue + Approvals + Executions + Outbox + EventLog + Records + Secrets + Maintenance
+    Accept
+    + Queue
+    + Approvals
+    + Executions
+    + Outbox
+    + EventLog
+    + Records
+    + Signals
+    + Secrets
+    + Maintenance
 {
 }
 
@@ -35,6 +45,7 @@ impl<T> Store for T where
         + Outbox
         + EventLog
         + Records
+        + Signals
         + Secrets
         + Maintenance
 {
@@ -190,6 +201,42 @@ pub trait Records: Send + Sync + 'static {
     ) -> Result<Option<Piece>>;
 }
 
+/// Signals of AI tools, and their sessions.
+#[async_trait]
+pub trait Signals: Send + Sync + 'static {
+    /// Stores a new session and its events. `Error::InvalidState` if there is one of this id.
+    async fn open_signal_session(
+        &self,
+        session: SignalSession,
+        events: Vec<NewEvent>,
+    ) -> Result<()>;
+    /// Ends and opens the sessions that the signal names, stores its record, counts it in its session and appends the
+    /// events, in one transaction. A repeat writes nothing at all. `Error::NotFound` if its session is neither stored
+    /// nor opened, `Error::InvalidState` if the one to open is stored.
+    async fn record_signal(&self, signal: NewSignal) -> Result<SignalRecorded>;
+    /// Ends those of the sessions that are stored and have not ended, and appends the events.
+    async fn end_signal_sessions(
+        &self,
+        ends: Vec<(String, Timestamp)>,
+        events: Vec<NewEvent>,
+    ) -> Result<()>;
+    /// Sessions with `last_at` at or after `since`, ended ones too, in the order of their ids after `after`.
+    async fn recent_signal_sessions(
+        &self,
+        since: Timestamp,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<SignalSession>>;
+    /// A session and its last records, newest first.
+    async fn signal_session(
+        &self,
+        id: &str,
+        records: usize,
+    ) -> Result<Option<(SignalSession, Vec<SignalRecord>)>>;
+    /// A page of sessions, newest first by start. Pages can be short, as in `dispatches`.
+    async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>>;
+}
+
 /// Sealed values: named ones, and the secrets of dispatches.
 #[async_trait]
 pub trait Secrets: Send + Sync + 'static {
@@ -218,6 +265,9 @@ pub trait Maintenance: Send + Sync + 'static {
     /// Removes expired records in one small step: at most `limit` finished dispatches without a pending delivery,
     /// with everything that belongs to them, and a few old events that belong to no dispatch.
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept>;
+    /// Removes old signals in one small step: at most `limit` that arrived before this time, in the order of arrival;
+    /// when none is left, at most `limit` sessions without records whose start and `last_at` are before it.
+    async fn sweep_signals(&self, before: Timestamp, limit: usize) -> Result<SweptSignals>;
     /// Writes the queued changes, checkpoints and closes. Later calls fail.
     async fn close(&self);
 }

@@ -2,6 +2,7 @@
 //! step, including restarts and kills. A failing sequence is shrunk and printed with its seed; `FORGE_MODEL_SEED`
 //! repeats it, `FORGE_MODEL_CASES` and `FORGE_MODEL_STEPS` extend the test.
 
+mod signals;
 mod step;
 
 use std::fmt::Debug;
@@ -28,7 +29,7 @@ use forge_store::{Error, Store};
 
 use crate::on_disk::{OnDisk, on_disk};
 
-use step::{Step, step};
+use step::{Step, step, step_of_signals};
 
 fn decision(now: i64) -> Decision {
     Decision {
@@ -64,6 +65,7 @@ macro_rules! both {
         expected
     }};
 }
+use both;
 
 impl Pair {
     fn compare(&self, call: &str, expected: &impl Debug, found: &impl Debug) {
@@ -292,6 +294,7 @@ impl Pair {
                 both!(self, store => store.seal_once(&name, vec![value])).unwrap();
                 both!(self, store => store.sealed(&name)).unwrap();
             }
+            Step::Signal(step) => self.make_signal(step).await,
             Step::Restart => {
                 self.model = self.model.restart();
                 self.store = self.disk.open().await;
@@ -378,6 +381,7 @@ impl Pair {
                 Ok::<_, Error>((body, payload.trace_id, payload.request, payload.secrets))
             });
         }
+        self.look_at_signals().await;
         for n in 0..3 {
             both!(self, store => store.by_task(&format!("task-{n}"), 3)).unwrap();
             for (space, value) in [(KeySpace::Task, "task"), (KeySpace::Header, "key")] {
@@ -395,16 +399,25 @@ fn number(variable: &str) -> Option<u64> {
 
 #[test]
 fn the_store_on_disk_answers_as_the_model() {
+    answers_as_the_model(24, step());
+}
+
+#[test]
+fn the_store_on_disk_answers_about_signals_as_the_model() {
+    answers_as_the_model(12, step_of_signals());
+}
+
+fn answers_as_the_model(cases: u32, step: impl Strategy<Value = Step>) {
     let seed = number("FORGE_MODEL_SEED").unwrap_or_else(rand::random);
     let steps = number("FORGE_MODEL_STEPS").map_or(60, |steps| steps as usize);
     println!("FORGE_MODEL_SEED={seed}");
     let mut runner = TestRunner::new(ProptestConfig {
-        cases: number("FORGE_MODEL_CASES").map_or(24, |cases| cases as u32),
+        cases: number("FORGE_MODEL_CASES").map_or(cases, |cases| cases as u32),
         failure_persistence: None,
         rng_seed: RngSeed::Fixed(seed),
         ..ProptestConfig::default()
     });
-    let sequences = prop::collection::vec((step(), 0..4i64), 1..steps);
+    let sequences = prop::collection::vec((step, 0..4i64), 1..steps);
     let outcome = runner.run(&sequences, |steps| {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()

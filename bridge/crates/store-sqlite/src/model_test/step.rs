@@ -2,6 +2,8 @@
 
 use proptest::prelude::*;
 
+use super::signals::{SignalStep, signal_step};
+
 /// Change to make. A number selects an existing item, modulo their count.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
@@ -34,6 +36,7 @@ pub(super) enum Step {
     Unbound,
     Sweep(usize),
     Seal(u8, u8),
+    Signal(SignalStep),
     Restart,
     Kill,
 }
@@ -78,6 +81,17 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Unbound),
         2 => (1..3usize).prop_map(Step::Sweep),
         1 => (0..2u8, any::<u8>()).prop_map(|(name, value)| Step::Seal(name, value)),
+        2 => signal_step().prop_map(Step::Signal),
+        1 => Just(Step::Restart),
+        1 => Just(Step::Kill),
+    ]
+}
+
+/// Mostly changes of signals, which are rare among all changes.
+pub(super) fn step_of_signals() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        30 => signal_step().prop_map(Step::Signal),
+        1 => Just(Step::Unbound),
         1 => Just(Step::Restart),
         1 => Just(Step::Kill),
     ]

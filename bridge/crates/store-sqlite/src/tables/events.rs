@@ -72,7 +72,7 @@ impl EventLog for Sqlite {
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
         let provider = provider.to_owned();
         let bytes = size(&events);
-        let change = move |tx: &mut Tx<'_>| Ok(insert(tx, &provider, None, &events)?);
+        let change = move |tx: &mut Tx<'_>| Ok(insert(tx, Some(&provider), None, &events)?);
         self.write(Urgency::Now, bytes, change).await
     }
 }
@@ -93,6 +93,9 @@ impl Sqlite {
         self.engine.read(Length::Long, query).await
     }
 }
+
+/// Value of `event.provider` for events of no adapter.
+const NO_PROVIDER: &str = "";
 
 /// Estimated size of events in a commit, in bytes.
 pub(crate) fn size(events: &[NewEvent]) -> usize {
@@ -131,13 +134,13 @@ pub(crate) fn first_body(
 
 /// Appends events of a dispatch, which is given as it was before them. The caller raises `dispatch.events`.
 pub(crate) fn append(tx: &mut Tx<'_>, of: &Current, events: &[NewEvent]) -> rusqlite::Result<()> {
-    insert(tx, &of.provider, Some(of), events)
+    insert(tx, Some(&of.provider), Some(of), events)
 }
 
-/// Appends events of an adapter, and of a dispatch unless they belong to none.
+/// Appends events, with their adapter and their dispatch unless they belong to none.
 pub(crate) fn insert(
     tx: &mut Tx<'_>,
-    provider: &str,
+    provider: Option<&str>,
     of: Option<&Current>,
     events: &[NewEvent],
 ) -> rusqlite::Result<()> {
@@ -154,7 +157,7 @@ pub(crate) fn insert(
             of.map(|of| of.seq),
             of.map_or(0, |of| of.events + 1),
             of.map_or(0, |of| of.attempts),
-            provider,
+            provider.unwrap_or(NO_PROVIDER),
             of.is_none().then(|| nanos(newest)),
             body(events.iter().map(|event| line(event, None)))?
         ],
@@ -276,6 +279,7 @@ struct Batch {
 impl Batch {
     fn read(row: &Row<'_>, log: &LogName) -> rusqlite::Result<Self> {
         let dispatch: Option<[u8; 16]> = row.get(6)?;
+        let provider: String = row.get(4)?;
         let common = Event {
             id: log.cursor(row.get(0)?),
             seq: row.get(2)?,
@@ -283,7 +287,7 @@ impl Batch {
             task_id: row.get(7)?,
             agent_id: row.get(8)?,
             dispatch_id: dispatch.map(DispatchId::from_bytes),
-            provider: row.get(4)?,
+            provider: Some(provider).filter(|name| name != NO_PROVIDER),
             timestamp: Timestamp::UNIX_EPOCH,
             run_id: row.get(9)?,
             trace_id: row.get(10)?,

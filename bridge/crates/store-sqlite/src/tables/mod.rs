@@ -15,6 +15,8 @@ pub(super) mod retention;
 pub(super) mod rows;
 pub(super) mod schema;
 pub(super) mod seal;
+pub(super) mod sessions;
+pub(super) mod signals;
 
 use rusqlite::Connection;
 

@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use rusqlite::params;
 
 use forge_store::meters::Meters;
-use forge_store::record::{DeliveryState, Swept};
+use forge_store::record::{DeliveryState, Swept, SweptSignals};
 use forge_store::roles::Maintenance;
 use forge_store::{Result, rules};
 
 use super::rows::{self, nanos};
-use super::{Tx, deliver, events};
+use super::{Tx, deliver, events, signals};
 use crate::Sqlite;
 use crate::engine::{Failure, Urgency};
 
@@ -42,13 +42,18 @@ impl Maintenance for Sqlite {
         swept
     }
 
+    async fn sweep_signals(&self, before: Timestamp, limit: usize) -> Result<SweptSignals> {
+        let change = move |tx: &mut Tx<'_>| signals::sweep(tx, before, limit);
+        self.write(Urgency::Now, 0, change).await
+    }
+
     async fn close(&self) {
         self.engine.close().await;
     }
 }
 
-/// One step ends after this long, however few dispatches it has removed: other changes wait for it.
-const STEP_TIME: Duration = Duration::from_millis(5);
+/// One step ends after this long, however few records it has removed: other changes wait for it.
+pub(crate) const STEP_TIME: Duration = Duration::from_millis(5);
 
 fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure> {
     let begun = Instant::now();

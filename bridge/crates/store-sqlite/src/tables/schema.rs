@@ -16,9 +16,10 @@ const APPLICATION_ID: i64 = 0x4667_4253;
 const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
 
 const SCHEMA: &str = include_str!("schema.sql");
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 /// Changes that make a file of each version one of the next, from version 1 on.
-const MIGRATIONS: [&str; VERSION as usize - 1] = ["CREATE TABLE decision (
+const MIGRATIONS: [&str; VERSION as usize - 1] = [
+    "CREATE TABLE decision (
        dispatch INTEGER PRIMARY KEY REFERENCES dispatch ON DELETE CASCADE,
        approved INTEGER NOT NULL,
        at INTEGER NOT NULL,
@@ -26,7 +27,9 @@ const MIGRATIONS: [&str; VERSION as usize - 1] = ["CREATE TABLE decision (
        reason TEXT
      ) STRICT;
      CREATE INDEX decision_approved ON decision (approved, dispatch);
-     CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;"];
+     CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;",
+    include_str!("to_version_3.sql"),
+];
 
 /// Identity of a store, as the file holds it.
 #[derive(Debug, PartialEq, Eq)]
@@ -156,44 +159,59 @@ pub(crate) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
 #[cfg(test)]
 mod tests {
     use forge_store::contract::sample::{accept, task};
-    use forge_store::roles::{Maintenance as _, Records as _};
+    use forge_store::contract::signals::session;
+    use forge_store::roles::{Maintenance as _, Records as _, Signals as _};
 
     use super::*;
     use crate::Sqlite;
     use crate::tests::open;
 
-    /// A file of version 1 as its bridge left it: the present one without what version 2 added.
+    /// Names and definitions of all tables and indexes, without comments and line breaks.
+    fn objects(file: &Path) -> Vec<(String, String)> {
+        let connection = Connection::open(file).unwrap();
+        let sql = "SELECT name, coalesce(sql, '') FROM sqlite_schema ORDER BY name";
+        let objects: Vec<(String, String)> =
+            rows::all(&connection, sql, [], |row| row.try_into()).unwrap();
+        let plain = |sql: &str| {
+            let lines = sql.lines().map(|line| line.split("--").next().unwrap());
+            let words: Vec<_> = lines.flat_map(str::split_whitespace).collect();
+            words.join(" ")
+        };
+        let objects = objects.into_iter();
+        objects.map(|(name, sql)| (name, plain(&sql))).collect()
+    }
+
+    /// A file of an earlier version as its bridge left it: the present one without what the later ones added.
     #[tokio::test]
     async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = open(folder.path());
-        let id = accept(&store, task("t")).await;
-        store.close().await;
-        let file = folder.path().join("bridge.db");
-        let objects = || {
-            let connection = Connection::open(&file).unwrap();
-            let sql = "SELECT name FROM sqlite_schema ORDER BY name";
-            let names: Vec<String> = rows::all(&connection, sql, [], |row| row.get(0)).unwrap();
-            names
-        };
-        let whole = objects();
-        let earlier = Connection::open(&file).unwrap();
-        earlier
-            .execute_batch(
-                "DROP TABLE decision; DROP INDEX dispatch_held; PRAGMA user_version = 1;",
-            )
-            .unwrap();
-        earlier.close().unwrap();
-        assert_ne!(objects(), whole);
-        assert_eq!(
-            Sqlite::check(folder.path()).unwrap().problems,
-            Vec::<String>::new()
-        );
-        for _ in 0..2 {
+        let of_2 = "DROP TABLE signal; DROP TABLE signal_session;";
+        let of_1 = format!("{of_2} DROP TABLE decision; DROP INDEX dispatch_held;");
+        for (version, changes) in [(1, of_1.as_str()), (2, of_2)] {
+            let folder = tempfile::tempdir().unwrap();
             let store = open(folder.path());
-            assert!(store.dispatch(id).await.unwrap().is_some());
+            let id = accept(&store, task("t")).await;
             store.close().await;
-            assert_eq!(objects(), whole);
+            let file = folder.path().join("bridge.db");
+            let whole = objects(&file);
+            let earlier = Connection::open(&file).unwrap();
+            earlier.execute_batch(changes).unwrap();
+            earlier
+                .pragma_update(None, "user_version", version)
+                .unwrap();
+            earlier.close().unwrap();
+            assert_ne!(objects(&file), whole);
+            assert_eq!(
+                Sqlite::check(folder.path()).unwrap().problems,
+                Vec::<String>::new()
+            );
+            for id_of_session in ["one", "two"] {
+                let store = open(folder.path());
+                assert!(store.dispatch(id).await.unwrap().is_some());
+                let new = session(id_of_session);
+                store.open_signal_session(new, Vec::new()).await.unwrap();
+                store.close().await;
+                assert_eq!(objects(&file), whole);
+            }
         }
     }
 }

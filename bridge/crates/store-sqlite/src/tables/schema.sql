@@ -1,4 +1,4 @@
--- Tables of a store, version 2. Times and durations are nanoseconds. Partial indexes cover unfinished work, so that
+-- Tables of a store, version 3. Times and durations are nanoseconds. Partial indexes cover unfinished work, so that
 -- their cost does not grow with history.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
@@ -126,8 +126,58 @@ CREATE TABLE breaker (
   reason TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
+-- Sessions of tools that send signals. `seq` is the start in nanoseconds, or the next number that was free.
+CREATE TABLE signal_session (
+  seq INTEGER PRIMARY KEY,
+  id TEXT NOT NULL,
+  key_id TEXT NOT NULL,
+  -- 0 local agent, 1 engine.
+  source INTEGER NOT NULL,
+  adapter TEXT NOT NULL,
+  user_id TEXT,
+  project_id TEXT,
+  client_session_id TEXT,
+  started_at INTEGER NOT NULL,
+  last_at INTEGER NOT NULL,
+  ended_at INTEGER,
+  signals INTEGER NOT NULL,
+  errors INTEGER NOT NULL,
+  tokens_in INTEGER NOT NULL,
+  tokens_out INTEGER NOT NULL,
+  cost_micros INTEGER NOT NULL,
+  unpriced INTEGER NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX signal_session_id ON signal_session (id);
+CREATE INDEX signal_session_active ON signal_session (seq) WHERE ended_at IS NULL;
+
+-- Signals in the order of their arrival. `key_id` is that of the session, where there is a `repeat_key`.
+CREATE TABLE signal (
+  seq INTEGER PRIMARY KEY,
+  session INTEGER NOT NULL REFERENCES signal_session,
+  at INTEGER NOT NULL,
+  ts INTEGER NOT NULL,
+  kind TEXT,
+  model TEXT,
+  tool TEXT,
+  user_id TEXT,
+  project_id TEXT,
+  error_code TEXT,
+  tokens_in INTEGER,
+  tokens_out INTEGER,
+  cost_micros INTEGER,
+  cache_read_tokens INTEGER,
+  cache_write_tokens INTEGER,
+  latency_ms REAL,
+  blocked INTEGER NOT NULL,
+  key_id TEXT,
+  repeat_key BLOB
+) STRICT;
+CREATE INDEX signal_of_session ON signal (session, seq);
+CREATE UNIQUE INDEX signal_repeat ON signal (key_id, repeat_key) WHERE repeat_key IS NOT NULL;
+
 -- The event log: the events of one write are one row with the positions `first..=last`, except for those that a
--- dispatch was accepted with. `seq` is the number of the first one within its dispatch.
+-- dispatch was accepted with. `seq` is the number of the first one within its dispatch. `provider` is empty for
+-- events of no adapter.
 CREATE TABLE event (
   first INTEGER PRIMARY KEY,
   last INTEGER NOT NULL,

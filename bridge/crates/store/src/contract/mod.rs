@@ -13,6 +13,8 @@ pub mod execute;
 pub mod queue;
 pub mod read;
 pub mod sample;
+pub mod sessions;
+pub mod signals;
 
 use std::sync::Arc;
 
@@ -97,6 +99,14 @@ macro_rules! contract_tests {
                 dispatches_are_listed_newest_first_in_pages
                 a_list_of_dispatches_is_filtered deliveries_are_listed_newest_first_and_filtered
                 a_sealed_value_is_written_once what_is_sealed_is_found_and_resealed;
+            sessions:
+                a_session_is_stored_with_its_events a_session_ends_once
+                recent_sessions_are_listed_by_their_id
+                sessions_are_listed_newest_first_and_filtered;
+            signals:
+                a_record_counts_in_its_session a_signal_of_an_unknown_session_is_not_found
+                a_repeat_writes_nothing a_successor_opens_as_the_former_session_ends
+                old_signals_go_in_steps_and_their_sessions_after_them;
         }
     };
     (@cases $open:path => $($file:ident: $($name:ident)+;)+) => {$(
@@ -125,6 +135,8 @@ mod tests {
             include_str!("execute.rs"),
             include_str!("queue.rs"),
             include_str!("read.rs"),
+            include_str!("sessions.rs"),
+            include_str!("signals.rs"),
         ];
         let cases = written
             .iter()

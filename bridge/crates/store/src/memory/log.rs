@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    pub(super) fn log_unbound(&mut self, provider: &str, events: Vec<NewEvent>) {
+    pub(super) fn log_unbound(&mut self, provider: Option<&str>, events: Vec<NewEvent>) {
         for new in events {
             self.bounds.issued += 1;
             let event = Event {
@@ -66,7 +66,7 @@ impl State {
                 task_id: None,
                 agent_id: None,
                 dispatch_id: None,
-                provider: Some(provider.to_owned()),
+                provider: provider.map(str::to_owned),
                 timestamp: new.timestamp,
                 run_id: None,
                 trace_id: None,

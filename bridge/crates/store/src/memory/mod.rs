@@ -5,6 +5,7 @@ mod log;
 mod outbox;
 mod queue;
 mod seal;
+mod signals;
 mod state;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +23,7 @@ use super::record::{
     DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery,
     EventFilter, EventPage, Finish, Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds,
     NewDispatch, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
+    SweptSignals,
 };
 use super::roles::{
     Accept, Approvals, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets,
@@ -257,7 +259,7 @@ impl EventLog for Memory {
 
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()> {
         self.write(|state| {
-            state.log_unbound(provider, events);
+            state.log_unbound(Some(provider), events);
             Ok(())
         })
     }
@@ -335,6 +337,10 @@ impl Maintenance for Memory {
 
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept> {
         self.write(|state| Ok(state.sweep(now, limit)))
+    }
+
+    async fn sweep_signals(&self, before: Timestamp, limit: usize) -> Result<SweptSignals> {
+        self.write(|state| Ok(state.sweep_signals(before, limit)))
     }
 
     async fn close(&self) {}

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::destination::OpenBreaker;
 use crate::record::{
     self, Acceptance, Content, Counts, Decision, DeliveryState, DispatchFilter, DispatchRecord,
-    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, Status, Swept,
+    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
 use crate::transition::{self, AcceptDecision, Stage, Standing};
@@ -19,6 +19,7 @@ use forge_base::id::DispatchId;
 
 use super::log::Logged;
 use super::outbox::Owed;
+use super::signals::Counted;
 
 pub(super) struct State {
     pub(super) log: LogName,
@@ -32,6 +33,10 @@ pub(super) struct State {
     pub(super) sealed: BTreeMap<String, Vec<u8>>,
     /// By origin.
     pub(super) breakers: BTreeMap<String, OpenBreaker>,
+    /// In the order of their starts.
+    pub(super) signal_sessions: BTreeMap<u64, SignalSession>,
+    /// In the order of arrival.
+    pub(super) signals: BTreeMap<u64, Counted>,
     /// The origin that `due` served last.
     pub(super) served: std::cell::RefCell<String>,
 }
@@ -120,6 +125,8 @@ impl State {
             },
             sealed: BTreeMap::new(),
             breakers: BTreeMap::new(),
+            signal_sessions: BTreeMap::new(),
+            signals: BTreeMap::new(),
             served: std::cell::RefCell::default(),
         }
     }

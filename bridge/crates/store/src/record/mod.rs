@@ -5,6 +5,7 @@ mod approval;
 mod content;
 mod delivery;
 mod event;
+mod signal;
 
 use std::time::Duration;
 
@@ -23,6 +24,10 @@ pub use self::delivery::{
     Replay, Settlement,
 };
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
+pub use self::signal::{
+    NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
+    SignalTotals, SweptSignals,
+};
 
 /// Namespace of an idempotency key; a header value never matches a task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,0 +1,156 @@
+//! Signals in the model test: few sessions, keys and times, so that they meet.
+
+use proptest::prelude::*;
+
+use forge_store::Store;
+use forge_store::contract::sample::{at, event};
+use forge_store::contract::signals::{record, session};
+use forge_store::record::{NewSignal, SignalRecord, SignalSession, SignalSessionFilter};
+
+use super::{Pair, both};
+
+const SESSIONS: u8 = 6;
+
+/// Change of sessions, which are named by a number.
+#[derive(Clone, Debug)]
+pub(super) enum SignalStep {
+    Open(u8),
+    Record {
+        session: u8,
+        repeat_key: Option<u8>,
+        opens: Option<u8>,
+        ends: Option<u8>,
+        tokens: Option<u64>,
+        cost: Option<u64>,
+        fails: bool,
+    },
+    End(Vec<u8>),
+    Sweep {
+        age: u8,
+        limit: usize,
+    },
+}
+
+pub(super) fn signal_step() -> impl Strategy<Value = SignalStep> {
+    let one = || 0..SESSIONS;
+    let record = (
+        (one(), prop::option::of(0..3u8)),
+        (
+            prop::option::weighted(0.3, one()),
+            prop::option::weighted(0.2, one()),
+        ),
+        (
+            prop::option::of(prop_oneof![0..3u64, Just(1 << 53)]),
+            prop::option::of(0..9u64),
+        ),
+        any::<bool>(),
+    );
+    prop_oneof![
+        3 => one().prop_map(SignalStep::Open),
+        8 => record.prop_map(|((session, repeat_key), (opens, ends), (tokens, cost), fails)| {
+            SignalStep::Record { session, repeat_key, opens, ends, tokens, cost, fails }
+        }),
+        1 => prop::collection::vec(one(), 0..3).prop_map(SignalStep::End),
+        1 => (0..20u8, 1..3usize).prop_map(|(age, limit)| SignalStep::Sweep { age, limit }),
+    ]
+}
+
+fn name(number: u8) -> String {
+    format!("session-{number}")
+}
+
+impl Pair {
+    /// Session of this number, opened now. Two of them have one key.
+    fn session(&self, number: u8) -> SignalSession {
+        SignalSession {
+            key_id: name(number / 2),
+            adapter: format!("adapter-{}", number % 3),
+            user_id: (number > 1).then(|| (number % 2).to_string()),
+            started_at: at(self.now),
+            last_at: at(self.now),
+            ..session(&name(number))
+        }
+    }
+
+    pub(super) async fn make_signal(&mut self, step: SignalStep) {
+        let now = self.now;
+        let events = || vec![event("signal.session.started", now); 2];
+        match step {
+            SignalStep::Open(number) => {
+                let new = self.session(number);
+                let _ = both!(self, store => store.open_signal_session(new.clone(), events()));
+            }
+            SignalStep::Record {
+                session,
+                repeat_key,
+                opens,
+                ends,
+                tokens,
+                cost,
+                fails,
+            } => {
+                let new = NewSignal {
+                    session_id: name(session),
+                    record: SignalRecord {
+                        tokens_in: tokens,
+                        tokens_out: cost,
+                        cost_micros: cost.filter(|_| now % 2 == 0),
+                        error_code: fails.then(|| "timeout".to_owned()),
+                        blocked: now % 3 == 0,
+                        ..record(now)
+                    },
+                    repeat_key: repeat_key.map(|key| [key; 32]),
+                    opens: opens.map(|number| self.session(number)),
+                    ends: ends.map(|number| (name(number), at(now - 1))),
+                    events: events(),
+                };
+                let _ = both!(self, store => store.record_signal(new.clone()));
+            }
+            SignalStep::End(numbers) => {
+                let ends: Vec<_> = numbers.into_iter().map(|n| (name(n), at(now))).collect();
+                both!(self, store => store.end_signal_sessions(ends.clone(), events())).unwrap();
+            }
+            SignalStep::Sweep { age, limit } => {
+                both!(self, store => sweep_all(store, now - i64::from(age), limit));
+            }
+        }
+    }
+
+    pub(super) async fn look_at_signals(&self) {
+        let now = self.now;
+        for number in 0..SESSIONS {
+            both!(self, store => store.signal_session(&name(number), 3)).unwrap();
+        }
+        let after = Some(name(1)).filter(|_| now % 2 == 0);
+        both!(self, store => store.recent_signal_sessions(at(now - 10), after.clone(), 3)).unwrap();
+        for active in [None, Some(true), Some(false)] {
+            let filter = || SignalSessionFilter {
+                adapter: (now % 3 == 0).then(|| "adapter-1".to_owned()),
+                user: (now % 4 == 0).then(|| "1".to_owned()),
+                active,
+                before: None,
+                limit: 2,
+                ..SignalSessionFilter::default()
+            };
+            let page = both!(self, store => store.signal_sessions(filter())).unwrap();
+            let rest = || SignalSessionFilter {
+                before: page.next,
+                ..filter()
+            };
+            both!(self, store => store.signal_sessions(rest())).unwrap();
+        }
+    }
+}
+
+/// Repeats the sweep until nothing is left; returns the numbers of signals and of sessions that were removed.
+async fn sweep_all(store: &dyn Store, before: i64, limit: usize) -> (u64, u64) {
+    let (mut signals, mut sessions) = (0, 0);
+    loop {
+        let swept = store.sweep_signals(at(before), limit).await.unwrap();
+        signals += swept.signals;
+        sessions += swept.sessions;
+        if !swept.more {
+            return (signals, sessions);
+        }
+    }
+}

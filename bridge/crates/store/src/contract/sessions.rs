@@ -1,0 +1,155 @@
+//! Requirements on sessions of signals.
+
+use super::Subject;
+use super::sample::{at, event};
+use super::signals::{ENDED, STARTED, kinds, open, records, session, signal, stored, successor};
+use crate::Error;
+use crate::record::{NewSignal, SignalSession, SignalSessionFilter, SignalSource};
+
+pub async fn a_session_is_stored_with_its_events(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    let again = store.open_signal_session(session("s"), vec![event(STARTED, 1)]);
+    let refused = again.await;
+    assert!(
+        matches!(refused, Err(Error::InvalidState(_))),
+        "{refused:?}"
+    );
+    let full = SignalSession {
+        source: SignalSource::Engine,
+        user_id: None,
+        project_id: Some("project".to_owned()),
+        client_session_id: None,
+        ended_at: Some(at(5)),
+        ..session("full")
+    };
+    open(&*store, full.clone()).await;
+    let store = subject.open().await;
+    assert_eq!(stored(&*store, "s").await, (session("s"), Vec::new()));
+    assert_eq!(stored(&*store, "full").await, (full, Vec::new()));
+    assert_eq!(store.signal_session("none", 10).await.unwrap(), None);
+    assert_eq!(kinds(&*store).await, [STARTED, STARTED]);
+}
+
+pub async fn a_session_ends_once(subject: impl Subject) {
+    let store = subject.open().await;
+    for id in ["a", "b", "c"] {
+        open(&*store, session(id)).await;
+    }
+    let last = NewSignal {
+        ends: Some(("a".to_owned(), at(3))),
+        events: vec![event(ENDED, 3)],
+        ..signal("a", 3)
+    };
+    records(&*store, last).await;
+    let ends = ["a", "b", "none"].map(|id| (id.to_owned(), at(7)));
+    let ended = vec![event(ENDED, 7)];
+    store
+        .end_signal_sessions(ends.to_vec(), ended)
+        .await
+        .unwrap();
+    let again = NewSignal {
+        ends: Some(("b".to_owned(), at(9))),
+        ..signal("b", 9)
+    };
+    records(&*store, again).await;
+    let store = subject.open().await;
+    for (id, ended_at) in [("a", Some(at(3))), ("b", Some(at(7))), ("c", None)] {
+        assert_eq!(stored(&*store, id).await.0.ended_at, ended_at, "{id}");
+    }
+    let expected = [STARTED, STARTED, STARTED, ENDED, ENDED];
+    assert_eq!(kinds(&*store).await, expected);
+}
+
+pub async fn recent_sessions_are_listed_by_their_id(subject: impl Subject) {
+    let store = subject.open().await;
+    for id in ["d", "b", "a", "c", "e"] {
+        open(&*store, session(id)).await;
+    }
+    for (id, seconds) in [("a", 100), ("b", 99), ("c", 101), ("e", 100)] {
+        records(&*store, signal(id, seconds)).await;
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.recent_signal_sessions(at(100), after, 2);
+        let page = page.await.unwrap();
+        let Some(last) = page.last() else { break };
+        after = Some(last.id.clone());
+        found.extend(page.into_iter().map(|session| session.id));
+    }
+    assert_eq!(found, ["a", "c", "e"]);
+    let all = store.recent_signal_sessions(at(0), None, 10).await.unwrap();
+    assert_eq!(all.len(), 5);
+    assert_eq!(all[0], stored(&*store, "a").await.0);
+}
+
+pub async fn sessions_are_listed_newest_first_and_filtered(subject: impl Subject) {
+    let store = subject.open().await;
+    let text = |text: &str| Some(text.to_owned());
+    // In the order of their starts, and of their ids where they start together.
+    for (id, seconds, adapter, user_id, project_id, ended_at) in [
+        ("2", 20, "cursor", None, text("p"), None),
+        ("1", 10, "claude-code", text("u"), None, Some(at(11))),
+        ("3", 30, "claude-code", text("u"), text("p"), None),
+        ("4", 30, "cursor", text("v"), None, Some(at(31))),
+        ("5", 30, "claude-code", text("v"), None, None),
+    ] {
+        let new = SignalSession {
+            adapter: adapter.to_owned(),
+            user_id,
+            project_id,
+            ended_at,
+            ..successor(id, &session(id), seconds)
+        };
+        open(&*store, new).await;
+    }
+    let any = || SignalSessionFilter {
+        limit: 2,
+        ..SignalSessionFilter::default()
+    };
+    let cursor = SignalSessionFilter {
+        adapter: text("cursor"),
+        ..any()
+    };
+    let user = SignalSessionFilter {
+        user: text("u"),
+        ..any()
+    };
+    let project = SignalSessionFilter {
+        project: text("p"),
+        ..any()
+    };
+    let active = |active| SignalSessionFilter {
+        active: Some(active),
+        ..any()
+    };
+    let both = SignalSessionFilter {
+        adapter: text("claude-code"),
+        ..active(true)
+    };
+    for (filter, expected) in [
+        (any(), vec!["5", "4", "3", "2", "1"]),
+        (cursor, vec!["4", "2"]),
+        (user, vec!["3", "1"]),
+        (project, vec!["3", "2"]),
+        (active(true), vec!["5", "3", "2"]),
+        (active(false), vec!["4", "1"]),
+        (both, vec!["5", "3"]),
+    ] {
+        let (mut found, mut before) = (Vec::new(), None);
+        loop {
+            let page = SignalSessionFilter {
+                before,
+                ..filter.clone()
+            };
+            let page = store.signal_sessions(page).await.unwrap();
+            assert!(page.items.len() <= 2);
+            found.extend(page.items.into_iter().map(|session| session.id));
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        assert_eq!(found, expected, "{filter:?}");
+    }
+}

@@ -1,0 +1,203 @@
+//! Signals of the model.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use super::Memory;
+use super::state::State;
+use crate::record::{
+    NewSignal, Page, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SweptSignals,
+};
+use crate::roles::Signals;
+use crate::signals::{self, Standing};
+use crate::{Error, Result};
+use forge_base::digest::Digest;
+use forge_base::event::NewEvent;
+
+/// Signal in its session.
+pub(super) struct Counted {
+    /// Key in `signal_sessions`.
+    session: u64,
+    key_id: String,
+    repeat_key: Option<Digest>,
+    record: SignalRecord,
+}
+
+#[async_trait]
+impl Signals for Memory {
+    async fn open_signal_session(
+        &self,
+        session: SignalSession,
+        events: Vec<NewEvent>,
+    ) -> Result<()> {
+        self.write(|state| {
+            signals::open(state.signal_place(&session.id).is_some())?;
+            state.open_signals(session);
+            state.log_unbound(None, events);
+            Ok(())
+        })
+    }
+
+    async fn record_signal(&self, signal: NewSignal) -> Result<SignalRecorded> {
+        self.write(|state| state.record_signal(signal))
+    }
+
+    async fn end_signal_sessions(
+        &self,
+        ends: Vec<(String, Timestamp)>,
+        events: Vec<NewEvent>,
+    ) -> Result<()> {
+        self.write(|state| {
+            ends.iter().for_each(|end| state.end_signals(end));
+            state.log_unbound(None, events);
+            Ok(())
+        })
+    }
+
+    async fn recent_signal_sessions(
+        &self,
+        since: Timestamp,
+        after: Option<String>,
+        limit: usize,
+    ) -> Result<Vec<SignalSession>> {
+        let state = self.state();
+        let mut found: Vec<_> = state
+            .signal_sessions
+            .values()
+            .filter(|session| session.last_at >= since && Some(&session.id) > after.as_ref())
+            .cloned()
+            .collect();
+        found.sort_by(|one, other| one.id.cmp(&other.id));
+        found.truncate(limit);
+        Ok(found)
+    }
+
+    async fn signal_session(
+        &self,
+        id: &str,
+        records: usize,
+    ) -> Result<Option<(SignalSession, Vec<SignalRecord>)>> {
+        let state = self.state();
+        let Some(place) = state.signal_place(id) else {
+            return Ok(None);
+        };
+        let newest_first = state.signals.values().rev();
+        let own = newest_first.filter(|counted| counted.session == place);
+        let records = own.take(records).map(|counted| counted.record.clone());
+        Ok(Some((
+            state.signal_sessions[&place].clone(),
+            records.collect(),
+        )))
+    }
+
+    async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>> {
+        let state = self.state();
+        let before = filter.before.unwrap_or(u64::MAX);
+        let newest_first = state.signal_sessions.range(..before).rev();
+        let mut found = newest_first.filter(|(_, session)| filter.matches(session));
+        let page: Vec<_> = found.by_ref().take(filter.limit).collect();
+        let next = found.next().and(page.last()).map(|(place, _)| **place);
+        let items = page.into_iter().map(|(_, session)| session.clone());
+        Ok(Page {
+            items: items.collect(),
+            next,
+        })
+    }
+}
+
+impl State {
+    fn signal_place(&self, id: &str) -> Option<u64> {
+        let mut all = self.signal_sessions.iter();
+        all.find(|(_, session)| session.id == id)
+            .map(|(place, _)| *place)
+    }
+
+    fn open_signals(&mut self, session: SignalSession) {
+        let mut place = signals::place(session.started_at);
+        while self.signal_sessions.contains_key(&place) {
+            place += 1;
+        }
+        self.signal_sessions.insert(place, session);
+    }
+
+    fn end_signals(&mut self, (id, at): &(String, Timestamp)) {
+        let mut all = self.signal_sessions.values_mut();
+        if let Some(session) = all.find(|session| session.id == *id) {
+            session.ended_at.get_or_insert(*at);
+        }
+    }
+
+    fn record_signal(&mut self, new: NewSignal) -> Result<SignalRecorded> {
+        let place = self.signal_place(&new.session_id);
+        let stored = place.map(|place| &self.signal_sessions[&place]);
+        let key_id = signals::key_of(&new, stored)?.to_owned();
+        let mut repeated = self.signals.values().filter(|counted| {
+            let is_named = new.repeat_key.is_some() && counted.repeat_key == new.repeat_key;
+            is_named && counted.key_id == key_id
+        });
+        let first = repeated.next().map(|counted| {
+            let session = &self.signal_sessions[&counted.session];
+            (session.id.clone(), counted.record.blocked)
+        });
+        let opens = new.opens.as_ref();
+        let recorded = signals::record(Standing {
+            first,
+            is_open_known: opens.is_some_and(|session| self.signal_place(&session.id).is_some()),
+        })?;
+        if recorded != SignalRecorded::New {
+            return Ok(recorded);
+        }
+        new.ends.iter().for_each(|end| self.end_signals(end));
+        if let Some(session) = new.opens {
+            self.open_signals(session);
+        }
+        let place = self.signal_place(&new.session_id).ok_or(Error::NotFound)?;
+        if let Some(session) = self.signal_sessions.get_mut(&place) {
+            session.count(&new.record);
+        }
+        let arrival = self
+            .signals
+            .last_key_value()
+            .map_or(0, |(last, _)| last + 1);
+        let counted = Counted {
+            session: place,
+            key_id,
+            repeat_key: new.repeat_key,
+            record: new.record,
+        };
+        self.signals.insert(arrival, counted);
+        self.log_unbound(None, new.events);
+        Ok(recorded)
+    }
+
+    pub(super) fn sweep_signals(&mut self, before: Timestamp, limit: usize) -> SweptSignals {
+        let mut swept = SweptSignals::default();
+        while let Some(oldest) = self.signals.first_entry()
+            && oldest.get().record.at < before
+        {
+            if swept.signals == limit as u64 {
+                swept.more = true;
+                return swept;
+            }
+            oldest.remove();
+            swept.signals += 1;
+        }
+        let is_empty = |place: u64| {
+            self.signals
+                .values()
+                .all(|counted| counted.session != place)
+        };
+        let sessions = self.signal_sessions.range(..signals::place(before));
+        let mut gone: Vec<u64> = sessions
+            .filter(|(place, session)| session.last_at < before && is_empty(**place))
+            .map(|(place, _)| *place)
+            .collect();
+        swept.more = gone.len() > limit;
+        gone.truncate(limit);
+        swept.sessions = gone.len() as u64;
+        for place in gone {
+            self.signal_sessions.remove(&place);
+        }
+        swept
+    }
+}
