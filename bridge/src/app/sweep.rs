@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Retention;
 use forge_base::failpoint;
 use forge_base::reloadable::Reloadable;
+use forge_store::Result;
 use forge_store::roles::Maintenance;
 
 /// Lower bound of `retention.every`.
@@ -22,15 +23,20 @@ pub(super) async fn sweep(
     ending: CancellationToken,
 ) {
     loop {
-        let Retention { every, step, .. } = *retention.get();
+        let Retention {
+            signals,
+            every,
+            step,
+            ..
+        } = *retention.get();
         loop {
             failpoint::point("sweep.before");
             let begun = Instant::now();
-            let swept = store.sweep(Timestamp::now(), step).await;
+            let more = sweep_step(&*store, signals, step).await;
             failpoint::point("sweep.after");
-            match swept {
+            match more {
                 // At most half of the time, so that writers are not delayed.
-                Ok(swept) if swept.more && !ending.is_cancelled() => sleep(begun.elapsed()).await,
+                Ok(true) if !ending.is_cancelled() => sleep(begun.elapsed()).await,
                 Ok(_) => break,
                 Err(error) => {
                     tracing::warn!("removing expired records failed: {error}");
@@ -42,5 +48,52 @@ pub(super) async fn sweep(
             () = ending.cancelled() => return,
             () = sleep(every.max(SHORTEST_ROUND)) => {}
         }
+    }
+}
+
+/// Removes a few records and signals; true if there are more to remove.
+async fn sweep_step(store: &dyn Maintenance, signals: Duration, step: usize) -> Result<bool> {
+    let now = Timestamp::now();
+    let oldest = now.saturating_sub(signals).unwrap_or(Timestamp::MIN);
+    let records = store.sweep(now, step).await?;
+    let signals = store.sweep_signals(oldest, step).await?;
+    Ok(records.more || signals.more)
+}
+
+#[cfg(test)]
+mod tests {
+    use forge_store::contract::signals::{record, session, signal};
+    use forge_store::memory::Memory;
+    use forge_store::record::{NewSignal, SignalRecord, SignalSession};
+    use forge_store::roles::Signals as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn signals_are_kept_as_long_as_the_setting_says() {
+        let store = Memory::new();
+        let age = Retention::default().signals;
+        let minute = Duration::from_secs(60);
+        for (id, at) in [
+            ("old", Timestamp::now() - age - minute),
+            ("young", Timestamp::now() - age + minute),
+        ] {
+            let new = SignalSession {
+                started_at: at,
+                last_at: at,
+                ..session(id)
+            };
+            store.open_signal_session(new, Vec::new()).await.unwrap();
+            let sent = SignalRecord { at, ..record(0) };
+            let sent = NewSignal {
+                record: sent,
+                ..signal(id, 0)
+            };
+            store.record_signal(sent).await.unwrap();
+        }
+        assert!(!sweep_step(&store, age, 10).await.unwrap());
+        assert!(store.signal_session("old", 1).await.unwrap().is_none());
+        let (_, records) = store.signal_session("young", 1).await.unwrap().unwrap();
+        assert_eq!(records.len(), 1);
     }
 }

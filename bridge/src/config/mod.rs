@@ -151,6 +151,9 @@ pub struct Retention {
     /// Retention of records, from the later of the finish and the end of the delivery.
     #[serde(with = "forge_base::duration")]
     pub records: Duration,
+    /// Retention of signals of AI tools and their sessions, from their arrival.
+    #[serde(with = "forge_base::duration")]
+    pub signals: Duration,
     /// Interval between sweeps.
     #[serde(with = "forge_base::duration")]
     pub every: Duration,
@@ -162,6 +165,7 @@ impl Default for Retention {
     fn default() -> Self {
         Self {
             records: Duration::from_secs(7 * 24 * 60 * 60),
+            signals: Duration::from_secs(35 * 24 * 60 * 60),
             every: Duration::from_secs(60),
             step: 100,
         }
