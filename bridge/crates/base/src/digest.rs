@@ -71,6 +71,11 @@ impl MacKey {
         let tag = context.sign();
         tag.as_ref().try_into().expect("SHA-256 has 32 bytes")
     }
+
+    /// True if `mac` is the HMAC of the bytes; compared in constant time.
+    pub fn verifies(&self, bytes: &[u8], mac: &Digest) -> bool {
+        hmac::verify(&self.0, bytes, mac).is_ok()
+    }
 }
 
 /// Lower-case hexadecimal digits.

@@ -26,6 +26,8 @@ pub mod kind {
     pub const APPROVAL_REQUESTED: &str = "approval.requested";
     pub const APPROVAL_APPROVED: &str = "approval.approved";
     pub const APPROVAL_REJECTED: &str = "approval.rejected";
+    pub const SIGNAL_SESSION_STARTED: &str = "signal.session.started";
+    pub const SIGNAL_SESSION_ENDED: &str = "signal.session.ended";
     pub const ADAPTER_HEALTH: &str = "adapter.health";
     pub const ADAPTER_EVENT: &str = "adapter.event";
     pub const TEXT: &str = "assistant.text";
@@ -44,7 +46,7 @@ pub mod kind {
 
     /// True if only the bridge writes events of this name.
     pub fn is_reserved(name: &str) -> bool {
-        let bridges = ["execution.", "callback.", "approval."];
+        let bridges = ["execution.", "callback.", "approval.", "signal."];
         bridges.iter().any(|start| name.starts_with(start)) || name == ADAPTER_HEALTH
     }
 

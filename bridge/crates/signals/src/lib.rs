@@ -1,10 +1,13 @@
-//! Signals: records of what AI tools use and do, and rules over them that warn or block. Pure: time and records come
-//! from the caller. *Invariant: a total is never below the sum of the records of its window.*
+//! Signals: records of what AI tools use and do, and rules over them that warn or block. *Invariants: a signal is stored
+//! before it is answered, and once; a total is never below the sum of the records of its window.*
 #![forbid(unsafe_code)]
 
+pub mod agent;
+pub mod config;
 pub mod evaluate;
 pub mod record;
 pub mod rule;
+pub mod sign;
 pub mod window;
 
 pub use evaluate::{Evaluator, Teams, Verdict};

@@ -117,6 +117,37 @@ impl Record {
     }
 }
 
+/// Request for a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) adapter: String,
+    pub(crate) user_id: Option<String>,
+    /// Id of the tool's own session; asked for again, it leads to the same one.
+    pub(crate) client_session_id: Option<String>,
+}
+
+impl Start {
+    pub(crate) fn read(tree: &Value) -> Result<Self, Vec<FieldProblem>> {
+        let Some(members) = tree.as_object() else {
+            return Err(vec![problem("", "must be a JSON object")]);
+        };
+        let mut reader = Reader {
+            members,
+            problems: Vec::new(),
+        };
+        reader.require("adapter");
+        let start = Self {
+            adapter: reader.id("adapter").unwrap_or_default(),
+            user_id: reader.id("user_id"),
+            client_session_id: reader.id("client_session_id"),
+        };
+        match reader.problems.is_empty() {
+            true => Ok(start),
+            false => Err(reader.problems),
+        }
+    }
+}
+
 fn problem(field: &str, message: impl Into<String>) -> FieldProblem {
     FieldProblem {
         field: field.to_owned(),

@@ -1,0 +1,498 @@
+//! Local agent: opens sessions for tools on this machine, verifies the signals that they sign, and stores them before
+//! they are answered. While the store is away, signals are answered from memory and counted as lost.
+
+mod sessions;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+use forge_base::digest::{Digest, sha256};
+use forge_base::event::{NewEvent, kind};
+use forge_base::time::{self, Clock};
+use forge_base::vault::{self, Vault};
+use forge_store::record::{
+    NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
+};
+use forge_store::roles::{Secrets, Signals};
+use secrecy::ExposeSecret as _;
+
+use self::sessions::{Chain, KEY_LIFE, Newest, Plan, Sessions};
+use crate::FieldProblem;
+use crate::config::Config;
+use crate::record::{self, Record};
+use crate::sign::{SessionKeys, Signature};
+
+/// Name and sealing context of the secret that session keys are derived from.
+pub const SECRET: &str = "signals-secret";
+const SECRET_BYTES: usize = 32;
+/// Time that a signal waits for the store.
+const STORE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Difference between `ts` and arrival above which a signal is refused in strict mode.
+const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
+const END_IDLE_EVERY: Duration = Duration::from_secs(15);
+/// Sessions read per step at the start.
+const PAGE: usize = 1000;
+
+/// Dependencies of the agent.
+pub struct Setup {
+    pub config: Config,
+    pub store: Arc<dyn Signals>,
+    pub clock: Clock,
+}
+
+/// Error at the start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("sessions of signals cannot be read")]
+    Store(#[from] forge_store::Error),
+    #[error("the secret of session keys cannot be decrypted")]
+    Secret(#[from] vault::Error),
+}
+
+/// Handle of the agent. Cheap to clone.
+#[derive(Clone)]
+pub struct Agent {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    config: Config,
+    store: Arc<dyn Signals>,
+    clock: Clock,
+    keys: SessionKeys,
+    sessions: Sessions,
+    /// Held while a session with a client's own id is started, so that it is started once.
+    starting: Mutex<()>,
+    lost: AtomicU64,
+}
+
+impl fmt::Debug for Agent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Agent").finish_non_exhaustive()
+    }
+}
+
+/// Session that was opened, or found again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Started {
+    pub session_id: String,
+    /// Padded base64 of 32 bytes.
+    pub session_key: String,
+    pub expires_at: Timestamp,
+}
+
+/// Reason why no session was opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error("the request is not valid")]
+    Invalid(Vec<FieldProblem>),
+    #[error("there are {0} sessions (signals.max_sessions)")]
+    Full(usize),
+    #[error(transparent)]
+    Store(#[from] forge_store::Error),
+}
+
+/// Answer to a signal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emitted {
+    pub blocked: bool,
+    pub session_id: String,
+}
+
+/// Reason why a signal was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EmitError {
+    #[error("{0}")]
+    Unauthorized(&'static str),
+    #[error("the signal is not valid")]
+    Invalid(Vec<FieldProblem>),
+}
+
+impl Agent {
+    /// Reads the sessions whose keys are still valid.
+    pub async fn open(setup: Setup, secrets: &dyn Secrets, vault: &Vault) -> Result<Self, Error> {
+        let sealed = match secrets.sealed(SECRET).await? {
+            Some(sealed) => sealed,
+            None => {
+                let secret: [u8; SECRET_BYTES] = rand::random();
+                secrets
+                    .seal_once(SECRET, vault.seal(SECRET, &secret))
+                    .await?
+            }
+        };
+        let secret = vault.unseal(SECRET, &sealed)?;
+        let inner = Inner {
+            config: setup.config,
+            store: setup.store,
+            clock: setup.clock,
+            keys: SessionKeys::new(secret.expose_secret()),
+            sessions: Sessions::default(),
+            starting: Mutex::default(),
+            lost: AtomicU64::new(0),
+        };
+        let since = inner
+            .clock
+            .now()
+            .checked_sub(KEY_LIFE)
+            .unwrap_or(Timestamp::MIN);
+        let mut after = None;
+        loop {
+            let page = inner
+                .store
+                .recent_signal_sessions(since, after, PAGE)
+                .await?;
+            after = page.last().map(|session| session.id.clone());
+            let is_last = page.len() < PAGE;
+            for session in page {
+                inner.sessions.insert(session);
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Number of sessions whose key is valid.
+    pub fn sessions(&self) -> usize {
+        self.inner.sessions.len()
+    }
+
+    /// Signals that were answered and not stored.
+    pub fn lost(&self) -> u64 {
+        self.inner.lost.load(Ordering::Relaxed)
+    }
+
+    /// Opens a session for a tool; the same one again for a client's own id that is live.
+    pub async fn start(&self, tree: &Value) -> Result<Started, StartError> {
+        let inner = &*self.inner;
+        let request = record::Start::read(tree).map_err(StartError::Invalid)?;
+        let config = &inner.config;
+        let user_id = request.user_id.or_else(|| config.user.clone());
+        let now = inner.clock.now();
+        let _starting = match &request.client_session_id {
+            None => None,
+            Some(client) => {
+                let starting = inner.starting.lock().await;
+                let user = user_id.as_deref();
+                let known = inner.sessions.of_client(
+                    &request.adapter,
+                    user,
+                    client,
+                    now,
+                    config.session_timeout,
+                );
+                if let Some(chain) = known {
+                    return Ok(inner.started(&chain));
+                }
+                Some(starting)
+            }
+        };
+        if inner.sessions.len() >= config.max_sessions {
+            inner.sessions.prune(now);
+            if inner.sessions.len() >= config.max_sessions {
+                return Err(StartError::Full(config.max_sessions));
+            }
+        }
+        let id = format!("sess_{}", Uuid::now_v7().simple());
+        let session = SignalSession {
+            key_id: id.clone(),
+            id,
+            source: SignalSource::Agent,
+            adapter: request.adapter,
+            user_id,
+            project_id: None,
+            client_session_id: request.client_session_id,
+            started_at: now,
+            last_at: now,
+            ended_at: None,
+            totals: SignalTotals::default(),
+        };
+        let event = session_event(kind::SIGNAL_SESSION_STARTED, &session, now);
+        inner
+            .store
+            .open_signal_session(session.clone(), vec![event])
+            .await?;
+        Ok(inner.started(&inner.sessions.insert(session)))
+    }
+
+    /// Verifies and stores a signal. `body` holds the bytes that were signed, `tree` is their JSON.
+    pub async fn emit(
+        &self,
+        body: &[u8],
+        tree: &Value,
+        signature: Option<Signature>,
+    ) -> Result<Emitted, EmitError> {
+        let inner = &*self.inner;
+        let now = inner.clock.now();
+        let signature = signature.ok_or(EmitError::Unauthorized(
+            "X-Forg-Signature must be given once, as sha256= and 64 hexadecimal digits",
+        ))?;
+        let text = |name: &str| tree[name].as_str();
+        let adapter = text("adapter").unwrap_or_default();
+        let user = text("user_id");
+        let candidates = inner
+            .sessions
+            .candidates(text("session_id"), adapter, user, now);
+        let mut signing = candidates.into_iter();
+        let signing = signing.find(|chain| signature.is_of(&inner.keys.key(&chain.key_id), body));
+        let chain = signing.ok_or(EmitError::Unauthorized(
+            "the signature is of no session that is known; start one by POST /session/start",
+        ))?;
+        let record = Record::read(tree).map_err(EmitError::Invalid)?;
+        if inner.config.strict && skew(record.ts, now) > MOST_SKEW {
+            let message =
+                "differs from the present time by more than five minutes (signals.strict)";
+            return Err(EmitError::Invalid(vec![FieldProblem {
+                field: "ts".to_owned(),
+                message: message.to_owned(),
+            }]));
+        }
+        Ok(inner
+            .store_signal(&chain, &record, repeat_key(&record, body, tree), now)
+            .await)
+    }
+
+    /// Ends idle sessions, until the token is cancelled.
+    pub async fn run(self, ending: CancellationToken) {
+        let mut ticks = interval(END_IDLE_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = ending.cancelled() => return,
+                _ = ticks.tick() => {}
+            }
+            ending.run_until_cancelled(self.end_idle()).await;
+        }
+    }
+
+    /// Ends the sessions that were idle for the timeout.
+    pub(crate) async fn end_idle(&self) {
+        let inner = &*self.inner;
+        let now = inner.clock.now();
+        let limit = inner.config.session_timeout;
+        for chain in inner.sessions.idle(now, limit) {
+            let _gate = chain.gate.write().await;
+            let session = chain.newest().session.clone();
+            let is_live = chain.newest().is_live(now, limit);
+            if session.ended_at.is_some() || is_live {
+                continue;
+            }
+            let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, session.last_at);
+            let ends = vec![(session.id.clone(), session.last_at)];
+            match inner.store.end_signal_sessions(ends, vec![event]).await {
+                Ok(()) => chain.newest().session.ended_at = Some(session.last_at),
+                Err(error) => {
+                    tracing::warn!("idle sessions of signals are not ended: {error}");
+                    return;
+                }
+            }
+        }
+        inner.sessions.prune(now);
+    }
+}
+
+impl Inner {
+    fn started(&self, chain: &Chain) -> Started {
+        let expires_at = chain.expires_at();
+        Started {
+            session_id: chain.newest().session.id.clone(),
+            session_key: self.keys.encoded(&chain.key_id),
+            expires_at,
+        }
+    }
+
+    /// Stores a signal under the key of its chain. A change of sessions excludes other signals of the chain.
+    async fn store_signal(
+        &self,
+        chain: &Arc<Chain>,
+        record: &Record,
+        repeat_key: Option<Digest>,
+        now: Timestamp,
+    ) -> Emitted {
+        let plan = || {
+            chain
+                .newest()
+                .plan(record.hook, now, self.config.session_timeout)
+        };
+        let reading = chain.gate.read().await;
+        let unchanged = Plan::Store {
+            opens: false,
+            ends: false,
+        };
+        if plan() == unchanged {
+            return self
+                .write(chain, record, repeat_key, now, false, false)
+                .await;
+        }
+        drop(reading);
+        let _writing = chain.gate.write().await;
+        match plan() {
+            Plan::Ignore => Emitted {
+                blocked: false,
+                session_id: chain.newest().session.id.clone(),
+            },
+            Plan::Store { opens, ends } => {
+                self.write(chain, record, repeat_key, now, opens, ends)
+                    .await
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        chain: &Arc<Chain>,
+        record: &Record,
+        repeat_key: Option<Digest>,
+        now: Timestamp,
+        opens: bool,
+        ends: bool,
+    ) -> Emitted {
+        let Newest {
+            session: former,
+            is_stored,
+        } = chain.newest().clone();
+        let mut events = Vec::new();
+        let mut ended = None;
+        let mut session = former.clone();
+        let succeeds = opens && is_stored;
+        if succeeds {
+            if former.ended_at.is_none() {
+                ended = Some((former.id.clone(), former.last_at));
+                let event = session_event(kind::SIGNAL_SESSION_ENDED, &former, former.last_at);
+                events.push(event);
+            }
+            session = SignalSession {
+                id: format!("sess_{}", Uuid::now_v7().simple()),
+                started_at: now,
+                last_at: now,
+                ended_at: None,
+                totals: SignalTotals::default(),
+                ..former
+            };
+        }
+        if opens {
+            events.push(session_event(kind::SIGNAL_SESSION_STARTED, &session, now));
+        }
+        let opened = opens.then(|| session.clone());
+        let stored = stored(record, chain, &self.config, now);
+        session.count(&stored);
+        if ends {
+            session.ended_at = Some(now);
+            events.push(session_event(kind::SIGNAL_SESSION_ENDED, &session, now));
+        }
+        let written = self.store.record_signal(NewSignal {
+            session_id: session.id.clone(),
+            record: stored.clone(),
+            repeat_key,
+            opens: opened,
+            ends: ended.or_else(|| ends.then(|| (session.id.clone(), now))),
+            events,
+        });
+        let emitted = Emitted {
+            blocked: false,
+            session_id: session.id.clone(),
+        };
+        let is_stored = match timeout(STORE_TIMEOUT, written).await {
+            Ok(Ok(SignalRecorded::Repeat {
+                session_id,
+                blocked,
+            })) => {
+                return Emitted {
+                    blocked,
+                    session_id,
+                };
+            }
+            Ok(Ok(SignalRecorded::New)) => true,
+            // An earlier attempt that was not waited for has opened it.
+            Ok(Err(forge_store::Error::InvalidState(_))) if opens && !is_stored => {
+                chain.newest().is_stored = true;
+                return Box::pin(self.write(chain, record, repeat_key, now, false, ends)).await;
+            }
+            failed => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                match failed {
+                    Ok(Err(error)) => tracing::warn!("a signal is not stored: {error}"),
+                    _ => tracing::warn!("a signal is not stored within {STORE_TIMEOUT:?}"),
+                }
+                false
+            }
+        };
+        let mut newest = chain.newest();
+        if opens || ends {
+            newest.session = session.clone();
+            newest.is_stored = is_stored;
+            drop(newest);
+            self.sessions.insert(session);
+        } else {
+            newest.session.count(&stored);
+        }
+        emitted
+    }
+}
+
+/// Identity of a signal among the repeats of its session: the caller's own, or its bytes where they state a time to
+/// the millisecond.
+fn repeat_key(record: &Record, body: &[u8], tree: &Value) -> Option<Digest> {
+    if let Some(call_id) = &record.call_id {
+        return Some(sha256(format!("call:{call_id}")));
+    }
+    let is_exact = match &tree["ts"] {
+        Value::String(text) => text.contains('.'),
+        value => value.is_number(),
+    };
+    is_exact.then(|| sha256(body))
+}
+
+fn stored(record: &Record, chain: &Chain, config: &Config, now: Timestamp) -> SignalRecord {
+    let user = record.user_id.as_ref().or(chain.user_id.as_ref());
+    SignalRecord {
+        at: now,
+        ts: record.ts,
+        kind: record.hook.map(|hook| hook.as_str().to_owned()),
+        model: record.model.clone(),
+        tool: record.tool.clone(),
+        user_id: user.or(config.user.as_ref()).cloned(),
+        project_id: record.project_id.clone(),
+        error_code: record.error_code.clone(),
+        tokens_in: record.usage.tokens_in,
+        tokens_out: record.usage.tokens_out,
+        cost_micros: record.usage.cost_micros,
+        cache_read_tokens: record.usage.cache_read_tokens,
+        cache_write_tokens: record.usage.cache_write_tokens,
+        latency_ms: record.latency_ms,
+        blocked: false,
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a sum above 2^53 micro-dollars is shown rounded"
+)]
+fn session_event(kind: &'static str, session: &SignalSession, at: Timestamp) -> NewEvent {
+    let totals = &session.totals;
+    NewEvent::new(kind, at).with(&json!({
+        "sessionId": session.id, "adapter": session.adapter, "userId": session.user_id,
+        "totals": {
+            "signalCount": totals.signals, "errorCount": totals.errors, "totalTokensIn": totals.tokens_in,
+            "totalTokensOut": totals.tokens_out, "totalCostUsd": totals.cost_micros as f64 / record::MICROS,
+        },
+    }))
+}
+
+fn skew(one: Timestamp, other: Timestamp) -> Duration {
+    time::between(one, other).max(time::between(other, one))
+}

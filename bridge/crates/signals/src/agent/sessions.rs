@@ -1,0 +1,209 @@
+//! Sessions of tools in memory: which key a signal was signed with, and which session it belongs to. No I/O.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tokio::sync::RwLock;
+
+use forge_base::time;
+use forge_store::record::SignalSession;
+
+use crate::record::Hook;
+
+/// Time after the last signal for which a key is valid.
+pub(super) const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Sessions of an adapter that are tried for a signal that names none.
+const MOST_TRIED: usize = 8;
+
+/// Session and those that succeed it under the same key.
+#[derive(Debug)]
+pub(super) struct Chain {
+    pub(super) key_id: String,
+    pub(super) adapter: String,
+    pub(super) user_id: Option<String>,
+    client_id: Option<String>,
+    newest: Mutex<Newest>,
+    /// Taken for reading while a signal is stored, for writing while a session ends or opens.
+    pub(super) gate: RwLock<()>,
+}
+
+/// Newest session of a chain.
+#[derive(Clone, Debug)]
+pub(super) struct Newest {
+    pub(super) session: SignalSession,
+    /// False while the store could not be told of it.
+    pub(super) is_stored: bool,
+}
+
+/// Effect of a signal on its session.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Plan {
+    /// Nothing is stored.
+    Ignore,
+    Store {
+        /// The session has to be opened first: it is new, or was not stored.
+        opens: bool,
+        /// The signal ends the session.
+        ends: bool,
+    },
+}
+
+impl Chain {
+    pub(super) fn new(session: SignalSession) -> Self {
+        Self {
+            key_id: session.key_id.clone(),
+            adapter: session.adapter.clone(),
+            user_id: session.user_id.clone(),
+            client_id: session.client_session_id.clone(),
+            newest: Mutex::new(Newest {
+                session,
+                is_stored: true,
+            }),
+            gate: RwLock::new(()),
+        }
+    }
+
+    pub(super) fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn expires_at(&self) -> Timestamp {
+        time::after(self.newest().session.last_at, KEY_LIFE)
+    }
+}
+
+impl Newest {
+    pub(super) fn is_live(&self, now: Timestamp, timeout: Duration) -> bool {
+        let idle = time::between(self.session.last_at, now);
+        self.session.ended_at.is_none() && idle < timeout
+    }
+
+    pub(super) fn plan(&self, hook: Option<Hook>, now: Timestamp, timeout: Duration) -> Plan {
+        let is_live = self.is_live(now, timeout);
+        match (hook, is_live) {
+            (Some(Hook::SessionEnd), false) | (Some(Hook::SessionStart), true) => Plan::Ignore,
+            (hook, is_live) => Plan::Store {
+                opens: !is_live || !self.is_stored,
+                ends: hook == Some(Hook::SessionEnd),
+            },
+        }
+    }
+}
+
+/// Chains by the ids of their sessions and by adapter.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    tables: Mutex<Tables>,
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    by_id: HashMap<String, Arc<Chain>>,
+    /// Oldest first.
+    by_adapter: HashMap<String, VecDeque<Arc<Chain>>>,
+}
+
+impl Sessions {
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Number of chains.
+    pub(super) fn len(&self) -> usize {
+        let tables = self.tables();
+        tables.by_adapter.values().map(VecDeque::len).sum()
+    }
+
+    /// Adds a new session: a chain of its own, or the newest one of its chain.
+    pub(super) fn insert(&self, session: SignalSession) -> Arc<Chain> {
+        let mut tables = self.tables();
+        let id = session.id.clone();
+        let known = tables.by_id.get(&session.key_id).map(Arc::clone);
+        let chain = known.unwrap_or_else(|| {
+            let chain = Arc::new(Chain::new(session.clone()));
+            let of_adapter = tables.by_adapter.entry(chain.adapter.clone()).or_default();
+            of_adapter.push_back(Arc::clone(&chain));
+            chain
+        });
+        let mut newest = chain.newest();
+        if newest.session.started_at <= session.started_at {
+            newest.session = session;
+        }
+        drop(newest);
+        tables
+            .by_id
+            .insert(chain.key_id.clone(), Arc::clone(&chain));
+        tables.by_id.insert(id, Arc::clone(&chain));
+        chain
+    }
+
+    /// Live session that a client named when it was started.
+    pub(super) fn of_client(
+        &self,
+        adapter: &str,
+        user: Option<&str>,
+        client: &str,
+        now: Timestamp,
+        timeout: Duration,
+    ) -> Option<Arc<Chain>> {
+        let tables = self.tables();
+        let mut of_adapter = tables.by_adapter.get(adapter)?.iter().rev();
+        let found = of_adapter.find(|chain| {
+            chain.client_id.as_deref() == Some(client)
+                && chain.user_id.as_deref() == user
+                && chain.newest().is_live(now, timeout)
+        });
+        found.cloned()
+    }
+
+    /// Chains whose key may have signed a signal: the one that it names, else the newest of its adapter and user.
+    pub(super) fn candidates(
+        &self,
+        id: Option<&str>,
+        adapter: &str,
+        user: Option<&str>,
+        now: Timestamp,
+    ) -> Vec<Arc<Chain>> {
+        let tables = self.tables();
+        let is_valid = |chain: &&Arc<Chain>| now < chain.expires_at();
+        match id {
+            Some(id) => tables
+                .by_id
+                .get(id)
+                .filter(is_valid)
+                .cloned()
+                .into_iter()
+                .collect(),
+            None => {
+                let of_adapter = tables.by_adapter.get(adapter).into_iter().flatten().rev();
+                let matching = of_adapter
+                    .filter(|chain| user.is_none() || chain.user_id.as_deref() == user)
+                    .filter(is_valid);
+                matching.take(MOST_TRIED).cloned().collect()
+            }
+        }
+    }
+
+    /// Sessions that have not ended and were idle for the timeout.
+    pub(super) fn idle(&self, now: Timestamp, timeout: Duration) -> Vec<Arc<Chain>> {
+        let tables = self.tables();
+        let all = tables.by_adapter.values().flatten();
+        let idle = all.filter(|chain| {
+            let newest = chain.newest();
+            newest.session.ended_at.is_none() && !newest.is_live(now, timeout)
+        });
+        idle.cloned().collect()
+    }
+
+    /// Forgets chains whose key is no longer valid.
+    pub(super) fn prune(&self, now: Timestamp) {
+        let mut tables = self.tables();
+        tables.by_adapter.retain(|_, chains| {
+            chains.retain(|chain| now < chain.expires_at());
+            !chains.is_empty()
+        });
+        tables.by_id.retain(|_, chain| now < chain.expires_at());
+    }
+}
