@@ -5,11 +5,13 @@ pub mod check;
 pub mod conform;
 mod external;
 mod external_provider;
+mod health;
 pub mod receiver;
 mod relay;
 mod reload;
 mod reseal;
 pub mod secrets;
+mod signals;
 mod sweep;
 pub mod upkeep;
 mod users;
@@ -23,7 +25,7 @@ use anyhow::Context;
 use forge_adapter_api::Profile;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -49,18 +51,18 @@ use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
 use forge_process::{Children, Swept};
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
-use forge_server::{self as http, Phase, ProcessState};
+use forge_server::{self as http, AgentReport, AgentState, Phase, ProcessState};
+use forge_signals::agent::Agent;
 use forge_store::Store;
 use forge_store_sqlite::Sqlite;
 
+use health::poll_health;
 use relay::Relay;
 use reseal::Resealer;
 use secrets::open_vault;
 use sweep::sweep;
 use users::Users;
 
-/// Interval of background health checks of adapters.
-const HEALTH_EVERY: Duration = Duration::from_secs(15);
 /// Time after the grace in which cancelled executions can record their end.
 const HALT: Duration = Duration::from_secs(5);
 
@@ -88,6 +90,7 @@ pub struct Bridge {
     pub store: Arc<dyn Store>,
     pub registry: Registry,
     external: External,
+    agent: Agent,
     pub signer: Signer,
     /// Configuration in force; a reload changes parts of it.
     config: Config,
@@ -178,6 +181,7 @@ impl Bridge {
             tracker: tracker.clone(),
         })
         .await?;
+        let agent = signals::open(&config, &Arc::<dyn Store>::clone(&store), &vault).await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
@@ -211,11 +215,13 @@ impl Bridge {
                 config.listen
             )
         })?;
+        let (agent_listener, agent_state) = signals::listen(&config).await;
         let bridge = Self {
             addr: listener.local_addr()?,
             store,
             registry,
             external,
+            agent,
             signer,
             dispatcher,
             deliverer,
@@ -238,7 +244,10 @@ impl Bridge {
             retention: config.retention.clone().into(),
             config,
         };
-        bridge.listen(listener, started, options.dropped_log_lines)?;
+        bridge.listen(listener, started, options.dropped_log_lines, agent_state)?;
+        if let (Some(listener), AgentState::At(address)) = (agent_listener, agent_state) {
+            bridge.serve_agent(listener, address)?;
+        }
         if let Some(exporter) = exporter {
             let exporting = exporter.run(bridge.last.clone());
             bridge.tracker.spawn(exporting);
@@ -293,6 +302,7 @@ impl Bridge {
         listener: TcpListener,
         started: SteadyInstant,
         dropped_log_lines: Arc<Counter>,
+        agent_state: AgentState,
     ) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
         let router = http::router(http::Components {
@@ -301,6 +311,10 @@ impl Bridge {
             deliverer: self.deliverer.clone(),
             registry: self.registry.clone(),
             external: self.external.clone(),
+            agent: AgentReport {
+                agent: self.agent.clone(),
+                state: agent_state,
+            },
             auth: self.auth.clone(),
             config: Arc::clone(&config),
             metrics: self.config.metrics.clone(),
@@ -353,6 +367,7 @@ impl Bridge {
         });
         tracker.spawn(self.external.clone().run(ending.clone()));
         tracker.spawn(self.external.clone().check_health(ending.clone()));
+        tracker.spawn(self.agent.clone().run(ending.clone()));
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::<dyn Store>::clone(&self.store),
@@ -481,15 +496,4 @@ async fn settle_interrupted(finisher: &Finisher) -> anyhow::Result<()> {
         );
     }
     Ok(())
-}
-
-async fn poll_health(registry: Registry, ending: CancellationToken) {
-    let mut round = interval(HEALTH_EVERY);
-    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = ending.cancelled() => return,
-            _ = round.tick() => registry.refresh_health().await,
-        }
-    }
 }

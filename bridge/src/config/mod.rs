@@ -31,6 +31,7 @@ use forge_net as net;
 use forge_plugin_host as plugin;
 use forge_process as process;
 use forge_server::{self as http, auth, metrics, tls};
+use forge_signals as signals;
 use forge_store as store;
 
 pub use extract::Problem;
@@ -61,6 +62,7 @@ pub struct Config {
     pub dispatch: dispatch::Config,
     pub mcp: mcp::Config,
     pub external: external::Config,
+    pub signals: signals::config::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
@@ -88,6 +90,7 @@ impl Default for Config {
             dispatch: dispatch::Config::default(),
             mcp: mcp::Config::default(),
             external: external::Config::default(),
+            signals: signals::config::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),

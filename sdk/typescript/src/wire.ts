@@ -276,6 +276,8 @@ export interface Health {
   adapters: Record<string, HealthReport & { running: number; queued: number; maxConcurrent: number; pausedAt?: string; quarantine?: Quarantine }>;
   deliveries: { pending: number; dead: number };
   services: { known: number; unavailable: number; problems: number };
+  /** Signals of AI tools: address of the local agent, `off` or `unavailable`. */
+  signals: { agent: string; sessions: number };
   children?: { living: number };
 }
 

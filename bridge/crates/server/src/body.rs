@@ -64,7 +64,7 @@ impl BodyReader {
     }
 }
 
-fn unread(error: &BodyError) -> Failure {
+pub(super) fn unread(error: &BodyError) -> Failure {
     let code = match error {
         BodyError::TooLarge(_) => Code::PayloadTooLarge,
         BodyError::TimedOut(_) => Code::RequestTimeout,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::auth::MayRead;
 use super::error::Failure;
 use super::query::{NoQuery, Query};
-use super::{Phase, ProcessState};
+use super::{AgentReport, AgentState, Phase, ProcessState};
 use forge_external::External;
 use forge_external::services::Counts;
 use forge_plugin_host::{Adapter, Quarantine, Registry};
@@ -26,6 +26,7 @@ pub(super) async fn show(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
     State(external): State<External>,
+    State(signals): State<AgentReport>,
     State(life): State<ProcessState>,
     MayRead(may_read): MayRead,
     mut query: Query,
@@ -39,6 +40,7 @@ pub(super) async fn show(
     registry.refresh_health().await;
     let mut health = Health::of(store.as_ref(), &registry, &life, detail).await;
     health.services = external.counts();
+    health.signals = Some(SignalLine::of(&signals));
     if detail == Detail::Profiles {
         let children = life.children.clone();
         // Counting reads all of `/proc`. The count is left out if it fails.
@@ -101,8 +103,32 @@ struct Health {
     deliveries: DeliveryLine,
     /// External services; they change neither the status nor the readiness.
     services: Counts,
+    /// Signals; they change neither the status nor the readiness.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signals: Option<SignalLine>,
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<ChildrenLine>,
+}
+
+/// Local agent for signals.
+#[derive(Serialize)]
+struct SignalLine {
+    /// Its address, `off` or `unavailable`.
+    agent: String,
+    sessions: usize,
+}
+
+impl SignalLine {
+    fn of(report: &AgentReport) -> Self {
+        Self {
+            agent: match report.state {
+                AgentState::Off => "off".to_owned(),
+                AgentState::At(address) => address.to_string(),
+                AgentState::Unavailable => "unavailable".to_owned(),
+            },
+            sessions: report.agent.sessions(),
+        }
+    }
 }
 
 /// Programs that adapters started.
@@ -172,6 +198,7 @@ impl Health {
                 dead: counts.deliveries_dead,
             },
             services: Counts::default(),
+            signals: None,
             children: None,
         }
     }
@@ -277,7 +304,7 @@ mod tests {
         assert!(health["adapters"]["echo"]["checkedAt"].take().is_string());
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
-        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"signals":{"agent":"off","sessions":0},"status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
     }
 
     #[tokio::test]

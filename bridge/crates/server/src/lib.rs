@@ -2,6 +2,7 @@
 //! Depends on the handles of the components, never on how they store or run things.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod auth;
 pub mod error;
 #[cfg(feature = "fuzzing")]
@@ -58,6 +59,7 @@ use forge_dispatch::Dispatcher;
 use forge_external::External;
 use forge_plugin_host::Registry;
 use forge_process::Children;
+use forge_signals::agent::Agent;
 use forge_store::Store;
 use forge_store::roles::{EventLog, Outbox};
 
@@ -65,7 +67,7 @@ use auth::Auth;
 use body::BodyReader;
 use event_fanout::EventFanout;
 use events::StreamLimit;
-use origin_guard::OriginRules;
+use origin_guard::{OriginRules, Pages};
 use stream_ticket::StreamTickets;
 use traffic::Traffic;
 
@@ -144,6 +146,22 @@ pub struct ProcessState {
     pub dropped_log_lines: Arc<Counter>,
 }
 
+/// State of the listener for signals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AgentState {
+    Off,
+    At(SocketAddr),
+    /// Its address is in use.
+    Unavailable,
+}
+
+/// The local agent, for health reports.
+#[derive(Clone, Debug)]
+pub struct AgentReport {
+    pub agent: Agent,
+    pub state: AgentState,
+}
+
 /// Handles available to handlers; each handler extracts only those in its signature.
 #[derive(Clone)]
 pub struct Components {
@@ -152,6 +170,7 @@ pub struct Components {
     pub deliverer: Deliverer,
     pub registry: Registry,
     pub external: External,
+    pub agent: AgentReport,
     pub auth: Auth,
     pub config: Arc<Config>,
     pub metrics: metrics::Config,
@@ -209,6 +228,7 @@ pub fn router(state: Components) -> Router {
     let rules = OriginRules {
         config: Arc::clone(&state.config),
         listen: state.listen,
+        pages: Pages::Local,
     };
     let traffic = Traffic::default();
     let shared = AppState {
@@ -277,6 +297,7 @@ part! {
     Deliverer = state.deliverer;
     Registry = state.registry;
     External = state.external;
+    AgentReport = state.agent;
     Auth = state.auth;
     ProcessState = state.process;
     BodyReader = body_reader;

@@ -30,6 +30,16 @@ const CALL_EXPOSED: &str = "Location, Retry-After, X-Request-Id, X-Forge-Trace-I
 pub struct OriginRules {
     pub config: Arc<Config>,
     pub listen: SocketAddr,
+    pub pages: Pages,
+}
+
+/// Pages that may call a listener without being named in `http.origins`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// Pages of `localhost` and of the listener itself.
+    Local,
+    /// None.
+    Named,
 }
 
 /// Mark of a probe under a host name that is not served: a page of a rebound name can read the answer.
@@ -53,7 +63,8 @@ impl OriginRules {
 
     fn check_origin(&self, origin: &str, headers: &HeaderMap) -> Result<(), Failure> {
         let configured = self.config.origins.iter().any(|allowed| allowed == origin);
-        if configured || is_localhost(origin) || is_own(origin, headers) {
+        let is_local = || is_localhost(origin) || is_own(origin, headers);
+        if configured || (self.pages == Pages::Local && is_local()) {
             return Ok(());
         }
         let message = format!("the origin {origin:?} is not allowed; add it to http.origins");
@@ -184,6 +195,7 @@ mod tests {
         OriginRules {
             config: Arc::new(config),
             listen: listen.parse().unwrap(),
+            pages: Pages::Local,
         }
     }
 

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
-use super::{Components, Config, Phase, ProcessState, metrics, router};
+use super::{AgentReport, AgentState, Components, Config, Phase, ProcessState, metrics, router};
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::tasks::Tasks;
@@ -39,6 +39,7 @@ use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry, Trust};
 use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{self as process, Children};
+use forge_signals::agent::{self as signals, Agent};
 use forge_store::Store;
 use forge_store::memory::Memory;
 use forge_store::record::{
@@ -98,6 +99,15 @@ impl Edge {
         let registry = registry(state_dir.path(), &tracker).await;
         let vault = Vault::from_key(&vec![7; 32].into()).unwrap();
         let external = no_services(state_dir.path(), &tracker);
+        let setup = signals::Setup {
+            config: forge_signals::config::Config::default(),
+            store: Arc::clone(&store) as _,
+            clock: Clock::System,
+        };
+        let agent = AgentReport {
+            agent: Agent::open(setup, &*store, &vault).await.unwrap(),
+            state: AgentState::Off,
+        };
         let deliverer = deliverer(&store, &vault).await;
         let dispatcher = Dispatcher::new(dispatch::Setup {
             finisher: Finisher {
@@ -122,6 +132,7 @@ impl Edge {
             deliverer,
             registry,
             external,
+            agent,
             auth: Auth::new(auth).unwrap(),
             config: Arc::new(config),
             metrics: metrics::Config::default(),

@@ -1,0 +1,75 @@
+//! Signals: the local agent and its listener.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+
+use super::Bridge;
+use crate::config::Config;
+use forge_base::time::Clock;
+use forge_base::vault::Vault;
+use forge_server as http;
+use forge_signals::agent::{Agent, Setup};
+use forge_signals::config::Listen;
+use forge_store::Store;
+
+/// Reads the sessions of the agent.
+pub(super) async fn open(
+    config: &Config,
+    store: &Arc<dyn Store>,
+    vault: &Vault,
+) -> anyhow::Result<Agent> {
+    let setup = Setup {
+        config: config.signals.clone(),
+        store: Arc::clone(store) as _,
+        clock: Clock::System,
+    };
+    let opened = Agent::open(setup, &**store, vault).await;
+    opened.context("the sessions of signals cannot be read")
+}
+
+/// Listener of the agent, and its state for health reports. An address that is in use is no reason not to start; on a
+/// bridge that other machines reach there is no agent.
+pub(super) async fn listen(config: &Config) -> (Option<TcpListener>, http::AgentState) {
+    let Listen::At(address) = config.signals.listen else {
+        return (None, http::AgentState::Off);
+    };
+    if !config.listen.ip().is_loopback() {
+        return (None, http::AgentState::Off);
+    }
+    let bound = TcpListener::bind(address).await;
+    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    match bound {
+        Ok((address, listener)) => (Some(listener), http::AgentState::At(address)),
+        Err(error) => {
+            tracing::error!(
+                "no signals are received: cannot listen on {address}: {error}; set signals.listen to another \
+                 address, or to \"off\""
+            );
+            (None, http::AgentState::Unavailable)
+        }
+    }
+}
+
+impl Bridge {
+    /// Serves the agent's routes.
+    pub(super) fn serve_agent(
+        &self,
+        listener: TcpListener,
+        address: SocketAddr,
+    ) -> std::io::Result<()> {
+        let config = Arc::new(self.config.http.clone());
+        let router = http::agent::router(self.agent.clone(), &config, address);
+        let closing = self.closing.clone();
+        // A listener is bound to its runtime, so register it with the I/O runtime.
+        let bound = listener.into_std()?;
+        let at_the_edge = self.edge.handle().enter();
+        let listener = TcpListener::from_std(bound)?;
+        self.tracker
+            .spawn_here(async move { http::serve(listener, router, &config, None, closing).await });
+        drop(at_the_edge);
+        Ok(())
+    }
+}
