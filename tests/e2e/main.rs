@@ -71,6 +71,7 @@ mod retention;
 mod routing;
 mod secrets;
 mod shutdown;
+mod signals;
 mod store_faults;
 mod template;
 mod terminal;

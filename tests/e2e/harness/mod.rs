@@ -33,6 +33,7 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
     [
         ("HOME", home.to_string()),
         ("BRIDGE_LISTEN", "127.0.0.1:0".to_owned()),
+        ("BRIDGE_SIGNALS_LISTEN", "127.0.0.1:0".to_owned()),
         ("BRIDGE_DATA_DIR", format!("{home}/data")),
         ("BRIDGE_SECRET_KEY_FILE", format!("{home}/secret.key")),
         ("BRIDGE_PLUGIN_PATH", plugins().display().to_string()),
@@ -87,7 +88,7 @@ impl Bridge {
     /// Stops the bridge and starts another one in the same home, with another configuration.
     pub(crate) async fn restarted(self, file: &str, variables: &[(&str, &str)]) -> Self {
         let Self { app, home, .. } = self;
-        app.unwrap().stop().await;
+        Box::pin(app.unwrap().stop()).await;
         Self::at(home, file, variables).await
     }
 
@@ -124,6 +125,6 @@ impl Bridge {
             "dispatches are left behind"
         );
         assert_eq!(counts.deliveries_pending, 0, "deliveries are left behind");
-        app.stop().await;
+        Box::pin(app.stop()).await;
     }
 }
