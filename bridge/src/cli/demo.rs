@@ -125,6 +125,8 @@ fn environment(
     let folder = folder.display();
     let settings = [
         ("BRIDGE_LISTEN", "127.0.0.1:0".to_owned()),
+        // Its address can be that of another bridge.
+        ("BRIDGE_SIGNALS_LISTEN", "off".to_owned()),
         ("BRIDGE_DATA_DIR", format!("{folder}/data")),
         ("BRIDGE_SECRET_KEY_FILE", format!("{folder}/secret.key")),
         ("BRIDGE_PLUGIN_PATH", plugins),

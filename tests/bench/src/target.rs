@@ -97,6 +97,7 @@ impl Target {
                 let mut command = Command::new(bridge);
                 command
                     .env("BRIDGE_LISTEN", listen.to_string())
+                    .env("BRIDGE_SIGNALS_LISTEN", "off")
                     .env("BRIDGE_DATA_DIR", folder.path().join("data"))
                     .env("BRIDGE_SECRET_KEY_FILE", folder.path().join("key"))
                     .env("BRIDGE_ADAPTERS", "echo")

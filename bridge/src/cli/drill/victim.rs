@@ -49,6 +49,7 @@ impl Home {
         let at = |name: &str| folder.join(name).display().to_string();
         let settings = [
             ("BRIDGE_LISTEN", format!("127.0.0.1:{port}")),
+            ("BRIDGE_SIGNALS_LISTEN", "off".to_owned()),
             ("BRIDGE_DATA_DIR", at("data")),
             ("BRIDGE_SECRET_KEY_FILE", at("secret.key")),
             ("BRIDGE_PLUGIN_PATH", plugins),
