@@ -21,3 +21,17 @@ pub struct FieldProblem {
     pub field: String,
     pub message: String,
 }
+
+impl FieldProblem {
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            field: field.into(),
+            message: message.into(),
+        }
+    }
+
+    /// Problem of the whole, which is the only one.
+    pub fn whole(message: impl Into<String>) -> Vec<Self> {
+        vec![Self::new("", message)]
+    }
+}

@@ -104,7 +104,7 @@ impl Record {
     /// Reads the body of a signal.
     pub fn read(tree: &Value) -> Result<Self, Vec<FieldProblem>> {
         let Some(members) = tree.as_object() else {
-            return Err(vec![problem("", "must be a JSON object")]);
+            return Err(FieldProblem::whole("must be a JSON object"));
         };
         let mut problems = Vec::new();
         content(members, "", &mut problems);
@@ -129,7 +129,7 @@ pub(crate) struct Start {
 impl Start {
     pub(crate) fn read(tree: &Value) -> Result<Self, Vec<FieldProblem>> {
         let Some(members) = tree.as_object() else {
-            return Err(vec![problem("", "must be a JSON object")]);
+            return Err(FieldProblem::whole("must be a JSON object"));
         };
         let mut reader = Reader {
             members,
@@ -148,13 +148,6 @@ impl Start {
     }
 }
 
-fn problem(field: &str, message: impl Into<String>) -> FieldProblem {
-    FieldProblem {
-        field: field.to_owned(),
-        message: message.into(),
-    }
-}
-
 /// Finds fields that carry content, at any depth.
 fn content(members: &Map<String, Value>, parent: &str, problems: &mut Vec<FieldProblem>) {
     for (name, value) in members {
@@ -165,7 +158,7 @@ fn content(members: &Map<String, Value>, parent: &str, problems: &mut Vec<FieldP
         let plain: String = name.chars().filter(|c| !matches!(c, '_' | '-')).collect();
         if CONTENT.contains(&plain.to_lowercase().as_str()) {
             let message = "carries content, which signals must not contain; leave it out";
-            problems.push(problem(&path, message));
+            problems.push(FieldProblem::new(&path, message));
         }
         content_of_value(value, &path, problems);
     }
@@ -218,7 +211,7 @@ impl Reader<'_> {
             let usage = ["tokens_in", "tokens_out", "cost_usd"];
             if usage.iter().all(|name| self.value(name).is_none()) {
                 let message = "is required, or tokens_out, or cost_usd";
-                self.problems.push(problem("tokens_in", message));
+                self.problems.push(FieldProblem::new("tokens_in", message));
             }
         }
         record
@@ -230,13 +223,13 @@ impl Reader<'_> {
     }
 
     fn complain<T>(&mut self, name: &str, message: &str) -> Option<T> {
-        self.problems.push(problem(name, message));
+        self.problems.push(FieldProblem::new(name, message));
         None
     }
 
     fn require(&mut self, name: &str) {
         if self.value(name).is_none() {
-            self.problems.push(problem(name, "is required"));
+            self.problems.push(FieldProblem::new(name, "is required"));
         }
     }
 

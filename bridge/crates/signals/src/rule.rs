@@ -73,14 +73,15 @@ pub enum Severity {
 
 /// Comparison of one field.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Test {
-    pub(crate) field: Field,
-    pub(crate) operation: Operation,
+pub(crate) enum Test {
+    Number(NumberField, NumberTest),
+    Text(TextField, TextTest),
 }
 
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+/// Sum of the window, or number of the record.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Field {
+pub(crate) enum NumberField {
     CostUsd,
     TokensIn,
     TokensOut,
@@ -90,6 +91,12 @@ pub(crate) enum Field {
     LatencyMs,
     DriftScore,
     Confidence,
+}
+
+/// Text of the record.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TextField {
     Adapter,
     Model,
     Hook,
@@ -101,12 +108,16 @@ pub(crate) enum Field {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Operation {
-    Number(Order, f64),
-    NumberIn(Vec<f64>),
-    NumberNotIn(Vec<f64>),
-    TextIn(Vec<String>),
-    TextNotIn(Vec<String>),
+pub(crate) enum NumberTest {
+    Order(Order, f64),
+    In(Vec<f64>),
+    NotIn(Vec<f64>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum TextTest {
+    In(Vec<String>),
+    NotIn(Vec<String>),
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -159,18 +170,12 @@ struct Budget {
 impl Rules {
     /// Reads the bytes of a rules file.
     pub fn read(bytes: &[u8]) -> Result<Self, Vec<FieldProblem>> {
-        let whole = |message: String| {
-            vec![FieldProblem {
-                field: String::new(),
-                message,
-            }]
-        };
         if bytes.len() > RULES_BYTES {
-            return Err(whole(format!(
+            return Err(FieldProblem::whole(format!(
                 "a rules file has at most {RULES_BYTES} bytes"
             )));
         }
-        let tree = json::parse(bytes).map_err(|error| whole(error.to_string()))?;
+        let tree = json::parse(bytes).map_err(|error| FieldProblem::whole(error.to_string()))?;
         let mut problems: Vec<_> = VALIDATOR
             .iter_errors(&tree)
             .map(|error| fault(&error))
@@ -180,7 +185,8 @@ impl Rules {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let file = File::deserialize(&tree).map_err(|error| whole(error.to_string()))?;
+        let file =
+            File::deserialize(&tree).map_err(|error| FieldProblem::whole(error.to_string()))?;
         let own = file.rules.into_iter().filter_map(RuleEntry::compiled);
         let budgets = file.budgets.iter().flat_map(Budget::rules);
         Ok(Self {
@@ -190,10 +196,7 @@ impl Rules {
 }
 
 fn fault(error: &jsonschema::ValidationError<'_>) -> FieldProblem {
-    FieldProblem {
-        field: shown(error.instance_path().as_str()),
-        message: error.to_string(),
-    }
+    FieldProblem::new(shown(error.instance_path().as_str()), error.to_string())
 }
 
 /// `rules[2].window` for `/rules/2/window`.
@@ -217,10 +220,10 @@ fn same_ids(tree: &Value) -> Vec<FieldProblem> {
         let entries = tree[list].as_array().into_iter().flatten();
         for (index, id) in entries.enumerate().map(|(index, one)| (index, &one["id"])) {
             if id.as_str().is_some_and(|id| !seen.insert(id)) {
-                problems.push(FieldProblem {
-                    field: format!("{list}[{index}].id"),
-                    message: format!("there is another rule or budget {id}"),
-                });
+                problems.push(FieldProblem::new(
+                    format!("{list}[{index}].id"),
+                    format!("there is another rule or budget {id}"),
+                ));
             }
         }
     }
@@ -235,9 +238,9 @@ fn limits(tree: &Value) -> Vec<FieldProblem> {
             && budget.get("limitUsd").is_some() == budget.get("limitTokens").is_some()
     });
     wrong
-        .map(|(index, _)| FieldProblem {
-            field: format!("budgets[{index}]"),
-            message: "needs limitUsd or limitTokens, and not both".to_owned(),
+        .map(|(index, _)| {
+            let message = "needs limitUsd or limitTokens, and not both";
+            FieldProblem::new(format!("budgets[{index}]"), message)
         })
         .collect()
 }
@@ -249,13 +252,8 @@ impl RuleEntry {
             return None;
         }
         let tests = self.condition.iter().flat_map(|(field, operations)| {
-            let field = Field::deserialize(&Value::from(field.as_str()));
-            let field = field.expect("the schema knows the same fields");
             let operations = operations.as_object().into_iter().flatten();
-            operations.map(move |(name, value)| Test {
-                field,
-                operation: operation(field, name, value),
-            })
+            operations.map(move |(operator, value)| Test::new(field, operator, value))
         });
         let tests = tests.collect();
         let label = self.name.as_deref().unwrap_or(&self.id);
@@ -285,8 +283,8 @@ impl Budget {
     /// The warning, and what happens at the limit.
     fn rules(&self) -> [Rule; 2] {
         let (field, limit, what) = match (self.limit_usd, self.limit_tokens) {
-            (Some(limit), _) => (Field::CostUsd, (limit * MICROS).round(), "Cost"),
-            (None, limit) => (Field::Tokens, limit.unwrap_or_default(), "Token"),
+            (Some(limit), _) => (NumberField::CostUsd, (limit * MICROS).round(), "Cost"),
+            (None, limit) => (NumberField::Tokens, limit.unwrap_or_default(), "Token"),
         };
         let percent = self.warn_percent.unwrap_or(80.0);
         let action = self.on_exceed.unwrap_or(Action::Block);
@@ -298,10 +296,7 @@ impl Budget {
             message,
             severity,
             cancel_running: false,
-            tests: vec![Test {
-                field,
-                operation: Operation::Number(Order::Gte, least),
-            }],
+            tests: vec![Test::Number(field, NumberTest::Order(Order::Gte, least))],
         };
         let consumed =
             format!("{what} budget {percent}% consumed — consider wrapping up this session.");
@@ -314,52 +309,54 @@ impl Budget {
     }
 }
 
-/// Operation of a field; amounts of money become micro-dollars. The schema has checked name and value.
-fn operation(field: Field, name: &str, value: &Value) -> Operation {
-    let number = |value: &Value| {
-        let number = value.as_f64().unwrap_or_default();
-        match field {
-            Field::CostUsd => (number * MICROS).round(),
-            _ => number,
-        }
-    };
-    let all = || value.as_array().into_iter().flatten();
-    let numbers = || all().map(number).collect();
-    let texts = || all().filter_map(Value::as_str).map(str::to_owned).collect();
-    match (name, field.is_text()) {
-        ("in", true) => Operation::TextIn(texts()),
-        ("not_in", true) => Operation::TextNotIn(texts()),
-        (_, true) => Operation::TextIn(value.as_str().map(str::to_owned).into_iter().collect()),
-        ("in", false) => Operation::NumberIn(numbers()),
-        ("not_in", false) => Operation::NumberNotIn(numbers()),
-        (order, false) => {
-            let order = Order::deserialize(&Value::from(order));
-            let order = order.expect("the schema knows the same operators");
-            Operation::Number(order, number(value))
+impl Test {
+    /// The schema has checked field, operator and value.
+    fn new(field: &str, operator: &str, value: &Value) -> Self {
+        let name = Value::from(field);
+        match TextField::deserialize(&name) {
+            Ok(field) => Test::Text(field, TextTest::new(operator, value)),
+            Err(_) => {
+                let field = NumberField::deserialize(&name);
+                let field = field.expect("the schema knows the same fields");
+                Test::Number(field, NumberTest::new(field, operator, value))
+            }
         }
     }
 }
 
-impl Field {
-    fn is_text(self) -> bool {
-        match self {
-            Field::Adapter
-            | Field::Model
-            | Field::Hook
-            | Field::Type
-            | Field::Tool
-            | Field::ProjectId
-            | Field::UserId
-            | Field::ErrorCode => true,
-            Field::CostUsd
-            | Field::TokensIn
-            | Field::TokensOut
-            | Field::Tokens
-            | Field::Signals
-            | Field::Errors
-            | Field::LatencyMs
-            | Field::DriftScore
-            | Field::Confidence => false,
+impl TextTest {
+    fn new(operator: &str, value: &Value) -> Self {
+        let texts = value
+            .as_array()
+            .map_or(std::slice::from_ref(value), Vec::as_slice);
+        let texts = texts.iter().filter_map(Value::as_str).map(str::to_owned);
+        match operator {
+            "not_in" => TextTest::NotIn(texts.collect()),
+            // `eq` is an `in` of one.
+            _ => TextTest::In(texts.collect()),
+        }
+    }
+}
+
+impl NumberTest {
+    /// Amounts of money become micro-dollars.
+    fn new(field: NumberField, operator: &str, value: &Value) -> Self {
+        let number = |value: &Value| {
+            let number = value.as_f64().unwrap_or_default();
+            match field {
+                NumberField::CostUsd => (number * MICROS).round(),
+                _ => number,
+            }
+        };
+        let numbers = || value.as_array().into_iter().flatten().map(number).collect();
+        match operator {
+            "in" => NumberTest::In(numbers()),
+            "not_in" => NumberTest::NotIn(numbers()),
+            order => {
+                let order = Order::deserialize(&Value::from(order));
+                let order = order.expect("the schema knows the same operators");
+                NumberTest::Order(order, number(value))
+            }
         }
     }
 }
@@ -398,9 +395,10 @@ mod tests {
             warning.message,
             "Cost budget 80% consumed — consider wrapping up this session."
         );
-        let least = |rule: &Rule| rule.tests[0].operation.clone();
-        assert_eq!(least(warning), Operation::Number(Order::Gte, 8_000_000.0));
-        assert_eq!(least(limit), Operation::Number(Order::Gte, 10_000_000.0));
+        let least =
+            |amount| Test::Number(NumberField::CostUsd, NumberTest::Order(Order::Gte, amount));
+        assert_eq!(warning.tests, [least(8_000_000.0)]);
+        assert_eq!(limit.tests, [least(10_000_000.0)]);
         let off = json!({"version": 1, "rules": [{"id": "r", "enabled": false, "scope": "org", "window": "1h",
             "action": "allow", "condition": {"signals": {"gt": 0}}}]});
         assert!(read(&off).unwrap().rules.is_empty());

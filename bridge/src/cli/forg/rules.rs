@@ -129,16 +129,12 @@ fn contents(path: &Path, limit: usize) -> anyhow::Result<Vec<u8>> {
 }
 
 fn record(line: &[u8]) -> Result<Record, Vec<FieldProblem>> {
-    let whole = |message: String| {
-        vec![FieldProblem {
-            field: String::new(),
-            message,
-        }]
-    };
     if line.len() > RECORD_BYTES {
-        return Err(whole(format!("a record has at most {RECORD_BYTES} bytes")));
+        return Err(FieldProblem::whole(format!(
+            "a record has at most {RECORD_BYTES} bytes"
+        )));
     }
-    let tree = bounded::parse(line).map_err(|error| whole(error.to_string()))?;
+    let tree = bounded::parse(line).map_err(|error| FieldProblem::whole(error.to_string()))?;
     Record::read(&tree)
 }
 

@@ -1,5 +1,5 @@
 //! Local agent: opens sessions for tools on this machine, verifies the signals that they sign, and stores them before
-//! they are answered. While the store is away, signals are answered from memory and counted as lost.
+//! they are answered. While the store is away, signals are answered from memory, and each lost one is logged.
 
 mod sessions;
 #[cfg(test)]
@@ -7,7 +7,6 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,7 +18,7 @@ use uuid::Uuid;
 
 use forge_base::digest::{Digest, sha256};
 use forge_base::event::{NewEvent, kind};
-use forge_base::time::{self, Clock};
+use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
 use forge_store::record::{
     NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
@@ -74,7 +73,6 @@ struct Inner {
     sessions: Sessions,
     /// Held while a session with a client's own id is started, so that it is started once.
     starting: Mutex<()>,
-    lost: AtomicU64,
 }
 
 impl fmt::Debug for Agent {
@@ -139,7 +137,6 @@ impl Agent {
             keys: SessionKeys::new(secret.expose_secret()),
             sessions: Sessions::default(),
             starting: Mutex::default(),
-            lost: AtomicU64::new(0),
         };
         let since = inner
             .clock
@@ -169,11 +166,6 @@ impl Agent {
     /// Number of sessions whose key is valid.
     pub fn sessions(&self) -> usize {
         self.inner.sessions.len()
-    }
-
-    /// Signals that were answered and not stored.
-    pub fn lost(&self) -> u64 {
-        self.inner.lost.load(Ordering::Relaxed)
     }
 
     /// Opens a session for a tool; the same one again for a client's own id that is live.
@@ -207,7 +199,7 @@ impl Agent {
                 return Err(StartError::Full(config.max_sessions));
             }
         }
-        let id = format!("sess_{}", Uuid::now_v7().simple());
+        let id = new_id();
         let session = SignalSession {
             key_id: id.clone(),
             id,
@@ -253,13 +245,10 @@ impl Agent {
             "the signature is of no session that is known; start one by POST /session/start",
         ))?;
         let record = Record::read(tree).map_err(EmitError::Invalid)?;
-        if inner.config.strict && skew(record.ts, now) > MOST_SKEW {
+        if inner.config.strict && record.ts.duration_since(now).unsigned_abs() > MOST_SKEW {
             let message =
                 "differs from the present time by more than five minutes (signals.strict)";
-            return Err(EmitError::Invalid(vec![FieldProblem {
-                field: "ts".to_owned(),
-                message: message.to_owned(),
-            }]));
+            return Err(EmitError::Invalid(vec![FieldProblem::new("ts", message)]));
         }
         Ok(inner
             .store_signal(&chain, &record, repeat_key(&record, body, tree), now)
@@ -286,11 +275,11 @@ impl Agent {
         let limit = inner.config.session_timeout;
         for chain in inner.sessions.idle(now, limit) {
             let _gate = chain.gate.write().await;
-            let session = chain.newest().session.clone();
-            let is_live = chain.newest().is_live(now, limit);
-            if session.ended_at.is_some() || is_live {
+            let newest = chain.newest().clone();
+            if !newest.is_idle(now, limit) {
                 continue;
             }
+            let session = newest.session;
             let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, session.last_at);
             let ends = vec![(session.id.clone(), session.last_at)];
             match inner.store.end_signal_sessions(ends, vec![event]).await {
@@ -376,7 +365,7 @@ impl Inner {
                 events.push(event);
             }
             session = SignalSession {
-                id: format!("sess_{}", Uuid::now_v7().simple()),
+                id: new_id(),
                 started_at: now,
                 last_at: now,
                 ended_at: None,
@@ -423,7 +412,6 @@ impl Inner {
                 return Box::pin(self.write(chain, record, repeat_key, now, false, ends)).await;
             }
             failed => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
                 match failed {
                     Ok(Err(error)) => tracing::warn!("a signal is not stored: {error}"),
                     _ => tracing::warn!("a signal is not stored within {STORE_TIMEOUT:?}"),
@@ -442,6 +430,10 @@ impl Inner {
         }
         emitted
     }
+}
+
+fn new_id() -> String {
+    format!("sess_{}", Uuid::now_v7().simple())
 }
 
 /// Identity of a signal among the repeats of its session: the caller's own, or its bytes where they state a time to
@@ -491,8 +483,4 @@ fn session_event(kind: &'static str, session: &SignalSession, at: Timestamp) -> 
             "totalTokensOut": totals.tokens_out, "totalCostUsd": totals.cost_micros as f64 / record::MICROS,
         },
     }))
-}
-
-fn skew(one: Timestamp, other: Timestamp) -> Duration {
-    time::between(one, other).max(time::between(other, one))
 }

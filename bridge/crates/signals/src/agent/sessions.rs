@@ -76,8 +76,13 @@ impl Chain {
 
 impl Newest {
     pub(super) fn is_live(&self, now: Timestamp, timeout: Duration) -> bool {
+        self.session.ended_at.is_none() && !self.is_idle(now, timeout)
+    }
+
+    /// True if the session has not ended, and no signal came for the timeout.
+    pub(super) fn is_idle(&self, now: Timestamp, timeout: Duration) -> bool {
         let idle = time::between(self.session.last_at, now);
-        self.session.ended_at.is_none() && idle < timeout
+        self.session.ended_at.is_none() && idle >= timeout
     }
 
     pub(super) fn plan(&self, hook: Option<Hook>, now: Timestamp, timeout: Duration) -> Plan {
@@ -190,10 +195,7 @@ impl Sessions {
     pub(super) fn idle(&self, now: Timestamp, timeout: Duration) -> Vec<Arc<Chain>> {
         let tables = self.tables();
         let all = tables.by_adapter.values().flatten();
-        let idle = all.filter(|chain| {
-            let newest = chain.newest();
-            newest.session.ended_at.is_none() && !newest.is_live(now, timeout)
-        });
+        let idle = all.filter(|chain| chain.newest().is_idle(now, timeout));
         idle.cloned().collect()
     }
 

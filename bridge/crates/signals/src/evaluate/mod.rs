@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use jiff::Timestamp;
 
-use crate::record::Record;
-use crate::rule::{Action, Field, Operation, Order, Rule, Rules, Scope, Test};
+use crate::record::{Hook, Record};
+use crate::rule::{
+    Action, NumberField, NumberTest, Order, Rule, Rules, Scope, Test, TextField, TextTest,
+};
 use crate::window::{Span, Totals, Window};
 
 /// Teams of each user.
@@ -57,10 +59,6 @@ impl Evaluator {
             teams,
             rules,
         }
-    }
-
-    pub fn rules(&self) -> &Rules {
-        &self.rules
     }
 
     /// Adds a record that arrived at `at` in this session, and judges it. The record is in the totals.
@@ -130,22 +128,18 @@ fn window_value(span: Span, value: &str, session: &str) -> String {
 
 impl Test {
     fn holds(&self, record: &Record, totals: &Totals) -> bool {
-        match &self.operation {
-            Operation::Number(order, limit) => {
-                number(self.field, record, totals).is_some_and(|number| order.holds(number, *limit))
+        match self {
+            Test::Number(field, test) => {
+                number(*field, record, totals).is_some_and(|number| match test {
+                    NumberTest::Order(order, limit) => order.holds(number, *limit),
+                    NumberTest::In(all) => all.contains(&number),
+                    NumberTest::NotIn(all) => !all.contains(&number),
+                })
             }
-            Operation::NumberIn(all) => {
-                number(self.field, record, totals).is_some_and(|number| all.contains(&number))
-            }
-            Operation::NumberNotIn(all) => {
-                number(self.field, record, totals).is_some_and(|number| !all.contains(&number))
-            }
-            Operation::TextIn(all) => {
-                text(self.field, record).is_some_and(|text| all.iter().any(|one| one == text))
-            }
-            Operation::TextNotIn(all) => {
-                text(self.field, record).is_some_and(|text| all.iter().all(|one| one != text))
-            }
+            Test::Text(field, test) => text(*field, record).is_some_and(|text| match test {
+                TextTest::In(all) => all.iter().any(|one| one == text),
+                TextTest::NotIn(all) => all.iter().all(|one| one != text),
+            }),
         }
     }
 }
@@ -170,49 +164,32 @@ impl Order {
     clippy::cast_precision_loss,
     reason = "a sum above 2^53 is above every limit, too"
 )]
-fn number(field: Field, record: &Record, totals: &Totals) -> Option<f64> {
+fn number(field: NumberField, record: &Record, totals: &Totals) -> Option<f64> {
     let total = match field {
-        Field::CostUsd => totals.cost_micros,
-        Field::TokensIn => totals.tokens_in,
-        Field::TokensOut => totals.tokens_out,
-        Field::Tokens => totals.tokens_in.saturating_add(totals.tokens_out),
-        Field::Signals => totals.signals,
-        Field::Errors => totals.errors,
-        Field::LatencyMs => return record.latency_ms,
-        // Fields of behavioural signals.
-        Field::DriftScore | Field::Confidence => return None,
-        Field::Adapter
-        | Field::Model
-        | Field::Hook
-        | Field::Type
-        | Field::Tool
-        | Field::ProjectId
-        | Field::UserId
-        | Field::ErrorCode => return None,
+        NumberField::CostUsd => totals.cost_micros,
+        NumberField::TokensIn => totals.tokens_in,
+        NumberField::TokensOut => totals.tokens_out,
+        NumberField::Tokens => totals.tokens_in.saturating_add(totals.tokens_out),
+        NumberField::Signals => totals.signals,
+        NumberField::Errors => totals.errors,
+        NumberField::LatencyMs => return record.latency_ms,
+        // Of behavioural signals.
+        NumberField::DriftScore | NumberField::Confidence => return None,
     };
     Some(total as f64)
 }
 
-fn text(field: Field, record: &Record) -> Option<&str> {
+fn text(field: TextField, record: &Record) -> Option<&str> {
     match field {
-        Field::Adapter => Some(&record.adapter),
-        Field::Model => record.model.as_deref(),
-        Field::Hook => record.hook.map(crate::record::Hook::as_str),
-        Field::Tool => record.tool.as_deref(),
-        Field::ProjectId => record.project_id.as_deref(),
-        Field::UserId => record.user_id.as_deref(),
-        Field::ErrorCode => record.error_code.as_deref(),
+        TextField::Adapter => Some(&record.adapter),
+        TextField::Model => record.model.as_deref(),
+        TextField::Hook => record.hook.map(Hook::as_str),
+        TextField::Tool => record.tool.as_deref(),
+        TextField::ProjectId => record.project_id.as_deref(),
+        TextField::UserId => record.user_id.as_deref(),
+        TextField::ErrorCode => record.error_code.as_deref(),
         // Of behavioural signals.
-        Field::Type => None,
-        Field::CostUsd
-        | Field::TokensIn
-        | Field::TokensOut
-        | Field::Tokens
-        | Field::Signals
-        | Field::Errors
-        | Field::LatencyMs
-        | Field::DriftScore
-        | Field::Confidence => None,
+        TextField::Type => None,
     }
 }
 
