@@ -1,19 +1,8 @@
 //! `forge`: runs `forge-bridge forge` of the program beside it, with the same arguments.
 
-use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+#[path = "../launcher.rs"]
+mod launcher;
 
-#[expect(
-    clippy::print_stderr,
-    reason = "there is no other place for its only error"
-)]
-fn main() -> ExitCode {
-    let program = match std::env::current_exe() {
-        Ok(own) => own.with_file_name("forge-bridge"),
-        Err(_) => "forge-bridge".into(),
-    };
-    let arguments = std::env::args_os().skip(1);
-    let error = Command::new(&program).arg("forge").args(arguments).exec();
-    eprintln!("cannot run {}: {error}", program.display());
-    ExitCode::FAILURE
+fn main() -> std::process::ExitCode {
+    launcher::run("forge")
 }
