@@ -2,11 +2,26 @@
 
 use forge_base::id::DispatchId;
 
+use crate::Result;
+use crate::roles::Secrets;
+
 /// One sealed value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sealed {
     pub place: Place,
     pub bytes: Vec<u8>,
+}
+
+/// The named sealed value; the first time it is made by `seal`, and of several callers' values one is kept.
+pub async fn named(
+    store: &dyn Secrets,
+    name: &str,
+    seal: impl FnOnce() -> Vec<u8> + Send,
+) -> Result<Vec<u8>> {
+    match store.sealed(name).await? {
+        Some(sealed) => Ok(sealed),
+        None => store.seal_once(name, seal()).await,
+    }
 }
 
 /// Location of a sealed value.

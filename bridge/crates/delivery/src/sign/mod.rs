@@ -16,6 +16,7 @@ use forge_base::reloadable::Reloadable;
 use forge_base::vault::Vault;
 use forge_net as net;
 use forge_store::roles::Secrets;
+use forge_store::sealed;
 
 use super::{Config, Error};
 
@@ -237,18 +238,11 @@ fn parse_all(secrets: &[SecretString], place: &str) -> Result<Vec<SigningSecret>
 }
 
 async fn stored(store: &dyn Secrets, vault: &Vault) -> Result<SigningSecret, Error> {
-    let sealed = match store.sealed(STORED).await.map_err(Error::ReadSecret)? {
-        Some(sealed) => sealed,
-        None => {
-            let text = SigningSecret::generate().to_text();
-            let sealed = vault.seal(STORED, text.expose_secret().as_bytes());
-            store
-                .seal_once(STORED, sealed)
-                .await
-                .map_err(Error::ReadSecret)?
-        }
-    };
-    unseal(&sealed, vault)
+    let sealed = sealed::named(store, STORED, || {
+        let text = SigningSecret::generate().to_text();
+        vault.seal(STORED, text.expose_secret().as_bytes())
+    });
+    unseal(&sealed.await.map_err(Error::ReadSecret)?, vault)
 }
 
 fn unseal(sealed: &[u8], vault: &Vault) -> Result<SigningSecret, Error> {

@@ -24,6 +24,7 @@ use forge_store::record::{
     NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
 };
 use forge_store::roles::{Secrets, Signals};
+use forge_store::sealed;
 use secrecy::ExposeSecret as _;
 
 use self::sessions::{Chain, KEY_LIFE, Newest, Plan, Sessions};
@@ -120,16 +121,10 @@ pub enum EmitError {
 impl Agent {
     /// Reads the sessions whose keys are still valid.
     pub async fn open(setup: Setup, secrets: &dyn Secrets, vault: &Vault) -> Result<Self, Error> {
-        let sealed = match secrets.sealed(SECRET).await? {
-            Some(sealed) => sealed,
-            None => {
-                let secret: [u8; SECRET_BYTES] = rand::random();
-                secrets
-                    .seal_once(SECRET, vault.seal(SECRET, &secret))
-                    .await?
-            }
-        };
-        let secret = vault.unseal(SECRET, &sealed)?;
+        let sealed = sealed::named(secrets, SECRET, || {
+            vault.seal(SECRET, &rand::random::<[u8; SECRET_BYTES]>())
+        });
+        let secret = vault.unseal(SECRET, &sealed.await?)?;
         let inner = Inner {
             config: setup.config,
             store: setup.store,
