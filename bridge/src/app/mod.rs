@@ -6,6 +6,7 @@ pub mod conform;
 mod external;
 mod external_provider;
 mod health;
+mod listeners;
 pub mod receiver;
 mod relay;
 mod reload;
@@ -51,7 +52,7 @@ use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
 use forge_process::{Children, Swept};
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
-use forge_server::{self as http, AgentReport, AgentState, Phase, ProcessState};
+use forge_server::{AgentState, Phase};
 use forge_signals::agent::Agent;
 use forge_store::Store;
 use forge_store_sqlite::Sqlite;
@@ -295,54 +296,6 @@ impl Bridge {
                 self.addr
             )),
         }
-    }
-
-    fn listen(
-        &self,
-        listener: TcpListener,
-        started: SteadyInstant,
-        dropped_log_lines: Arc<Counter>,
-        agent_state: AgentState,
-    ) -> std::io::Result<()> {
-        let config = Arc::new(self.config.http.clone());
-        let router = http::router(http::Components {
-            store: Arc::clone(&self.store),
-            dispatcher: self.dispatcher.clone(),
-            deliverer: self.deliverer.clone(),
-            registry: self.registry.clone(),
-            external: self.external.clone(),
-            agent: AgentReport {
-                agent: self.agent.clone(),
-                state: agent_state,
-            },
-            auth: self.auth.clone(),
-            config: Arc::clone(&config),
-            metrics: self.config.metrics.clone(),
-            listen: self.addr,
-            process: ProcessState {
-                instance_id: Arc::clone(&self.instance_id),
-                started,
-                phase: self.phase.subscribe(),
-                closing: self.closing.clone(),
-                children: self.children.clone(),
-                dropped_log_lines,
-            },
-        });
-        let (closing, tls) = (self.closing.clone(), self.tls.clone());
-        // A listener is bound to its runtime, so register it with the I/O runtime.
-        let bound = listener.into_std()?;
-        let at_the_edge = self.edge.handle().enter();
-        let listener = TcpListener::from_std(bound)?;
-        self.tracker
-            .spawn_here(async move { http::serve(listener, router, &config, tls, closing).await });
-        drop(at_the_edge);
-        if let Some(tls) = self.tls.clone() {
-            let following = tls.follow(self.config.tls.every);
-            let ending = self.ending.clone();
-            self.tracker
-                .spawn(async move { ending.run_until_cancelled_owned(following).await });
-        }
-        Ok(())
     }
 
     /// Starts the background tasks.

@@ -1,12 +1,10 @@
 //! Signals: the local agent and its listener.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
-use super::Bridge;
 use crate::config::Config;
 use forge_base::time::Clock;
 use forge_base::vault::Vault;
@@ -50,26 +48,5 @@ pub(super) async fn listen(config: &Config) -> (Option<TcpListener>, http::Agent
             );
             (None, http::AgentState::Unavailable)
         }
-    }
-}
-
-impl Bridge {
-    /// Serves the agent's routes.
-    pub(super) fn serve_agent(
-        &self,
-        listener: TcpListener,
-        address: SocketAddr,
-    ) -> std::io::Result<()> {
-        let config = Arc::new(self.config.http.clone());
-        let router = http::agent::router(self.agent.clone(), &config, address);
-        let closing = self.closing.clone();
-        // A listener is bound to its runtime, so register it with the I/O runtime.
-        let bound = listener.into_std()?;
-        let at_the_edge = self.edge.handle().enter();
-        let listener = TcpListener::from_std(bound)?;
-        self.tracker
-            .spawn_here(async move { http::serve(listener, router, &config, None, closing).await });
-        drop(at_the_edge);
-        Ok(())
     }
 }

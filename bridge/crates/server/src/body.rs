@@ -73,6 +73,11 @@ pub(super) fn unread(error: &BodyError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
+pub(super) fn not_json(error: &json::BodyError) -> Refused {
+    let failure = Failure::field(error.field(), error.to_string());
+    Refused::Read(failure.saying(error.to_string()))
+}
+
 /// JSON body as one bounded tree, with its memory permit: `Body { tree, .. }` keeps the permit until the handler
 /// ends.
 #[derive(Debug)]
@@ -135,10 +140,7 @@ where
                 .map_err(|error| Refused::Read(Failure::internal(error)))?,
         };
         drop((held, share));
-        let tree = parsed.map_err(|error| {
-            let failure = Failure::field(error.field(), error.to_string());
-            Refused::Read(failure.saying(error.to_string()))
-        })?;
+        let tree = parsed.map_err(|error| not_json(&error))?;
         Ok(Self { tree, _room: room })
     }
 }

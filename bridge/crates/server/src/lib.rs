@@ -44,7 +44,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::Router;
+pub use axum::Router;
 use axum::extract::{self, FromRef, Request};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;

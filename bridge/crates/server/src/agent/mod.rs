@@ -18,7 +18,7 @@ use forge_signals::FieldProblem;
 use forge_signals::agent::{Agent, EmitError, StartError};
 use forge_signals::sign::Signature;
 
-use super::body::{Refused, unread};
+use super::body::{Refused, not_json, unread};
 use super::error::{Code, Failure, problem};
 use super::origin_guard::{OriginRules, Pages};
 use super::query::NoQuery;
@@ -119,10 +119,7 @@ impl FromRequest<Shared> for SignalBody {
             let failure = Failure::field("Content-Type", "must be application/json");
             return Err(Refused::Read(failure));
         }
-        let tree = bounded::parse(&bytes).map_err(|error| {
-            let failure = Failure::field(error.field(), error.to_string());
-            Refused::Read(failure.saying(error.to_string()))
-        })?;
+        let tree = bounded::parse(&bytes).map_err(|error| not_json(&error))?;
         Ok(Self { bytes, tree })
     }
 }
