@@ -14,11 +14,13 @@ use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
 use crate::meters::Meters;
 use crate::record::{
-    Acceptance, Approval, ApprovalFilter, Begun, CancelRequest, Claim, Content, Counts, Decision,
-    DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery,
-    EventFilter, EventPage, Finish, Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds,
+    Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, Begun, CancelRequest,
+    Claim, Content, Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord,
+    DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished,
+    IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease, LogBounds,
     NewDispatch, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement,
-    SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, Swept, SweptSignals,
+    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
+    Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
 
@@ -210,8 +212,8 @@ pub trait Signals: Send + Sync + 'static {
         session: SignalSession,
         events: Vec<NewEvent>,
     ) -> Result<()>;
-    /// Ends and opens the sessions that the signal names, stores its record, counts it in its session and appends the
-    /// events, in one transaction. A repeat writes nothing at all. `Error::NotFound` if its session is neither stored
+    /// Ends and opens the sessions that the signal names, has its record judged and stores it, counts it in its session
+    /// and appends the events, in one transaction. A repeat writes nothing at all and is not judged. `Error::NotFound` if its session is neither stored
     /// nor opened, `Error::InvalidState` if the one to open is stored.
     async fn record_signal(&self, signal: NewSignal) -> Result<SignalRecorded>;
     /// Ends those of the sessions that are stored and have not ended, and appends the events.
@@ -233,6 +235,29 @@ pub trait Signals: Send + Sync + 'static {
         id: &str,
         records: usize,
     ) -> Result<Option<(SignalSession, Vec<SignalRecord>)>>;
+    /// Calls `mark` between two signals in the order in which they are stored, again if its transaction is repeated;
+    /// returns the position of the last signal before it.
+    async fn mark_signals(&self, mark: Arc<dyn Fn() + Send + Sync>) -> Result<u64>;
+    /// Sums over the records of a group that arrived since a time, up to and with a position, by the minute of their
+    /// arrival.
+    async fn signal_amounts(
+        &self,
+        group: SignalGroup,
+        since: Timestamp,
+        last: u64,
+    ) -> Result<Vec<(Timestamp, SignalTotals)>>;
+    /// Interventions that are open, newest first.
+    async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>>;
+    /// Notes the first acknowledgement of an intervention of this session, and appends the events.
+    async fn acknowledge_intervention(
+        &self,
+        id: &str,
+        session_id: &str,
+        acknowledged: Acknowledgement,
+        events: Vec<NewEvent>,
+    ) -> Result<Acknowledged>;
+    /// A page of interventions, newest first.
+    async fn interventions(&self, filter: InterventionFilter) -> Result<Page<Intervention>>;
     /// A page of sessions, newest first by start. Pages can be short, as in `dispatches`.
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>>;
 }

@@ -4,21 +4,13 @@
 use jiff::Timestamp;
 
 use super::record::{
-    NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
+    Acknowledged, Intervention, InterventionFilter, Judgement, NewSignal, SignalGroup,
+    SignalRecord, SignalSession, SignalSessionFilter, SignalTotals, SignalVerdict,
 };
 use super::{Error, Result};
 
 /// Largest number that every store keeps. Sums stop there.
 const MOST: u64 = i64::MAX as u64;
-
-/// Part of the store that decides about a new signal.
-#[derive(Clone, Debug, Default)]
-pub struct Standing {
-    /// Session and verdict of the stored signal that has the same key and repeat key.
-    pub first: Option<(String, bool)>,
-    /// The session that the signal opens is stored.
-    pub is_open_known: bool,
-}
 
 /// Key that a signal is compared under: that of the session it opens, or of its session as it is stored.
 pub fn key_of<'a>(new: &'a NewSignal, stored: Option<&'a SignalSession>) -> Result<&'a str> {
@@ -28,14 +20,56 @@ pub fn key_of<'a>(new: &'a NewSignal, stored: Option<&'a SignalSession>) -> Resu
     Ok(&session.key_id)
 }
 
-/// Decides whether a signal is stored or was sent before.
-pub fn record(standing: Standing) -> Result<SignalRecorded> {
-    match standing.first {
-        Some((session_id, blocked)) => Ok(SignalRecorded::Repeat {
-            session_id,
-            blocked,
+/// Judges a new record of a session, and notes the verdict in it.
+pub fn judge(new: &NewSignal, session: &SignalSession) -> (SignalRecord, Judgement) {
+    let mut record = new.record.clone();
+    let judgement = match &new.judge {
+        Some(judge) => judge.judge(session, &record),
+        None => Judgement::of(SignalVerdict {
+            blocked: record.blocked,
+            ..SignalVerdict::default()
         }),
-        None => open(standing.is_open_known).map(|()| SignalRecorded::New),
+    };
+    let verdict = &judgement.verdict;
+    record.blocked = verdict.blocked;
+    record.intervention_id = verdict.intervention.as_ref().map(|told| told.id.clone());
+    (record, judgement)
+}
+
+/// Verdict on a repeat: that of the stored record, with the intervention that it was told.
+pub fn repeated(blocked: bool, intervention: Option<Intervention>) -> SignalVerdict {
+    SignalVerdict {
+        blocked,
+        intervention,
+        is_noted: false,
+    }
+}
+
+/// Effect of an acknowledgement of a stored intervention.
+pub fn acknowledge(stored: Option<&Intervention>) -> Acknowledged {
+    match stored.map(|one| one.acknowledged) {
+        None => Acknowledged::Unknown,
+        Some(None) => Acknowledged::First,
+        Some(Some(_)) => Acknowledged::Again,
+    }
+}
+
+/// Beginning of the minute of a time.
+pub fn minute(at: Timestamp) -> Timestamp {
+    let seconds = at.as_second().div_euclid(60) * 60;
+    Timestamp::from_second(seconds).unwrap_or(at)
+}
+
+impl Judgement {
+    /// Judgement without a further effect.
+    pub fn of(verdict: SignalVerdict) -> Self {
+        Self {
+            verdict,
+            begins: Vec::new(),
+            ends: Vec::new(),
+            events: Vec::new(),
+            undo: Box::new(|| {}),
+        }
     }
 }
 
@@ -64,19 +98,61 @@ impl SignalSession {
 impl SignalTotals {
     /// Adds a record. A sum that would exceed 2^63 − 1 stays there.
     pub fn add(&mut self, record: &SignalRecord) {
-        let has_tokens = [record.tokens_in, record.tokens_out]
-            .iter()
-            .any(|tokens| tokens.is_some_and(|tokens| tokens > 0));
-        let is_unpriced = has_tokens && record.cost_micros.is_none();
-        for (sum, more) in [
-            (&mut self.signals, 1),
-            (&mut self.errors, u64::from(record.error_code.is_some())),
-            (&mut self.tokens_in, record.tokens_in.unwrap_or(0)),
-            (&mut self.tokens_out, record.tokens_out.unwrap_or(0)),
-            (&mut self.cost_micros, record.cost_micros.unwrap_or(0)),
-            (&mut self.unpriced, u64::from(is_unpriced)),
+        self.add_all(&Self::of(record));
+    }
+
+    /// Amounts of one record.
+    pub fn of(record: &SignalRecord) -> Self {
+        let tokens = [record.tokens_in, record.tokens_out];
+        Self::of_one(record.error_code.is_some(), tokens, record.cost_micros)
+    }
+
+    /// Amounts of a record with these tokens in and out.
+    pub fn of_one(is_error: bool, tokens: [Option<u64>; 2], cost_micros: Option<u64>) -> Self {
+        let [tokens_in, tokens_out] = tokens.map(|tokens| tokens.unwrap_or(0));
+        let has_tokens = tokens_in > 0 || tokens_out > 0;
+        Self {
+            signals: 1,
+            errors: u64::from(is_error),
+            tokens_in,
+            tokens_out,
+            cost_micros: cost_micros.unwrap_or(0),
+            unpriced: u64::from(has_tokens && cost_micros.is_none()),
+        }
+    }
+
+    pub fn add_all(&mut self, other: &Self) {
+        self.change(other, |sum, more| sum.saturating_add(more).min(MOST));
+    }
+
+    /// Takes back amounts that were added.
+    pub fn subtract(&mut self, other: &Self) {
+        self.change(other, u64::saturating_sub);
+    }
+
+    fn change(&mut self, other: &Self, by: impl Fn(u64, u64) -> u64) {
+        for (sum, amount) in [
+            (&mut self.signals, other.signals),
+            (&mut self.errors, other.errors),
+            (&mut self.tokens_in, other.tokens_in),
+            (&mut self.tokens_out, other.tokens_out),
+            (&mut self.cost_micros, other.cost_micros),
+            (&mut self.unpriced, other.unpriced),
         ] {
-            *sum = sum.saturating_add(more).min(MOST);
+            *sum = by(*sum, amount);
+        }
+    }
+}
+
+impl SignalGroup {
+    /// True if a record of this session belongs to the group.
+    pub fn has(&self, record: &SignalRecord, session_id: &str) -> bool {
+        let is = |value: &Option<String>, wanted: &String| value.as_ref() == Some(wanted);
+        match self {
+            SignalGroup::All => true,
+            SignalGroup::Users(users) => users.iter().any(|user| is(&record.user_id, user)),
+            SignalGroup::Project(project) => is(&record.project_id, project),
+            SignalGroup::Session(session) => session == session_id,
         }
     }
 }
@@ -93,6 +169,14 @@ impl SignalSessionFilter {
             && self
                 .active
                 .is_none_or(|active| active == session.ended_at.is_none())
+    }
+}
+
+impl InterventionFilter {
+    /// True if the filter selects the intervention.
+    pub fn matches(&self, intervention: &Intervention) -> bool {
+        let session = self.session.as_ref();
+        session.is_none_or(|session| *session == intervention.session_id)
     }
 }
 
@@ -117,6 +201,7 @@ mod tests {
             cache_write_tokens: None,
             latency_ms: None,
             blocked: false,
+            intervention_id: None,
         }
     }
 
@@ -147,25 +232,16 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_found_before_a_session_that_is_there() {
-        let first = Some(("s".to_owned(), true));
-        for is_open_known in [false, true] {
-            let first = first.clone();
-            let standing = Standing {
-                first,
-                is_open_known,
-            };
-            let SignalRecorded::Repeat { blocked, .. } = super::record(standing).unwrap() else {
-                panic!("it is not a repeat");
-            };
-            assert!(blocked);
-        }
-        let standing = |is_open_known| Standing {
-            first: None,
-            is_open_known,
-        };
-        assert_eq!(super::record(standing(false)).unwrap(), SignalRecorded::New);
-        let refused = super::record(standing(true));
-        assert!(matches!(refused, Err(Error::InvalidState(_))));
+    fn amounts_are_taken_back() {
+        let mut totals = SignalTotals::default();
+        let (one, other) = (
+            record([Some(3), None], None),
+            record([None, Some(4)], Some(9)),
+        );
+        totals.add(&one);
+        let before = totals;
+        totals.add(&other);
+        totals.subtract(&SignalTotals::of(&other));
+        assert_eq!(totals, before);
     }
 }

@@ -385,22 +385,20 @@ impl Inner {
             opens: opened,
             ends: ended.or_else(|| ends.then(|| (session.id.clone(), now))),
             events,
+            judge: None,
         });
         let emitted = Emitted {
             blocked: false,
             session_id: session.id.clone(),
         };
         let is_stored = match timeout(STORE_TIMEOUT, written).await {
-            Ok(Ok(SignalRecorded::Repeat {
-                session_id,
-                blocked,
-            })) => {
+            Ok(Ok(SignalRecorded::Repeat(session_id, verdict))) => {
                 return Emitted {
-                    blocked,
+                    blocked: verdict.blocked,
                     session_id,
                 };
             }
-            Ok(Ok(SignalRecorded::New)) => true,
+            Ok(Ok(SignalRecorded::New(_))) => true,
             // An earlier attempt that was not waited for has opened it.
             Ok(Err(forge_store::Error::InvalidState(_))) if opens && !is_stored => {
                 chain.newest().is_stored = true;
@@ -462,6 +460,7 @@ fn stored(record: &Record, chain: &Chain, config: &Config, now: Timestamp) -> Si
         cache_write_tokens: record.usage.cache_write_tokens,
         latency_ms: record.latency_ms,
         blocked: false,
+        intervention_id: None,
     }
 }
 

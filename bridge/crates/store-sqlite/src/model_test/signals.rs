@@ -2,10 +2,16 @@
 
 use proptest::prelude::*;
 
+use std::sync::Arc;
+
 use forge_store::Store;
+use forge_store::contract::judgement::Strict;
 use forge_store::contract::sample::{at, event};
 use forge_store::contract::signals::{record, session};
-use forge_store::record::{NewSignal, SignalRecord, SignalSession, SignalSessionFilter};
+use forge_store::record::{
+    Acknowledgement, InterventionFilter, NewSignal, SignalGroup, SignalRecord, SignalSession,
+    SignalSessionFilter,
+};
 
 use super::{Pair, both};
 
@@ -25,6 +31,8 @@ pub(super) enum SignalStep {
         fails: bool,
     },
     End(Vec<u8>),
+    /// Acknowledges an intervention of a session, by the numbers of both.
+    Acknowledge(u8, u8),
     Sweep {
         age: u8,
         limit: usize,
@@ -51,8 +59,13 @@ pub(super) fn signal_step() -> impl Strategy<Value = SignalStep> {
             SignalStep::Record { session, repeat_key, opens, ends, tokens, cost, fails }
         }),
         1 => prop::collection::vec(one(), 0..3).prop_map(SignalStep::End),
+        1 => (one(), 0..4u8).prop_map(|(session, number)| SignalStep::Acknowledge(session, number)),
         1 => (0..20u8, 1..3usize).prop_map(|(age, limit)| SignalStep::Sweep { age, limit }),
     ]
+}
+
+fn intervention(session: u8, number: u8) -> String {
+    format!("int {} {number}", name(session))
 }
 
 fn name(number: u8) -> String {
@@ -93,9 +106,11 @@ impl Pair {
                     session_id: name(session),
                     record: SignalRecord {
                         tokens_in: tokens,
-                        tokens_out: cost,
+                        tokens_out: cost.map(|cost| cost + 3),
                         cost_micros: cost.filter(|_| now % 2 == 0),
                         error_code: fails.then(|| "timeout".to_owned()),
+                        user_id: (now % 5 != 0).then(|| (now % 2).to_string()),
+                        project_id: (now % 3 == 0).then(|| "p".to_owned()),
                         blocked: now % 3 == 0,
                         ..record(now)
                     },
@@ -103,12 +118,31 @@ impl Pair {
                     opens: opens.map(|number| self.session(number)),
                     ends: ends.map(|number| (name(number), at(now - 1))),
                     events: events(),
+                    judge: (now % 4 != 0).then(|| {
+                        let ends = vec![intervention(session, 0)];
+                        let ends = ends.into_iter().filter(|_| now % 3 == 0).collect();
+                        Arc::new(Strict {
+                            ends,
+                            ..Strict::default()
+                        }) as _
+                    }),
                 };
                 let _ = both!(self, store => store.record_signal(new.clone()));
             }
             SignalStep::End(numbers) => {
                 let ends: Vec<_> = numbers.into_iter().map(|n| (name(n), at(now))).collect();
                 both!(self, store => store.end_signal_sessions(ends.clone(), events())).unwrap();
+            }
+            SignalStep::Acknowledge(session, number) => {
+                let acknowledged = Acknowledgement {
+                    at: at(now),
+                    delay_ms: 7,
+                };
+                let (id, session) = (intervention(session, number), name(session));
+                both!(self, store => {
+                    store.acknowledge_intervention(&id, &session, acknowledged, events())
+                })
+                .unwrap();
             }
             SignalStep::Sweep { age, limit } => {
                 both!(self, store => sweep_all(store, now - i64::from(age), limit));
@@ -123,6 +157,26 @@ impl Pair {
         }
         let after = Some(name(1)).filter(|_| now % 2 == 0);
         both!(self, store => store.recent_signal_sessions(at(now - 10), after.clone(), 3)).unwrap();
+        both!(self, store => store.open_interventions(3)).unwrap();
+        for session in [None, Some(name(1))] {
+            let filter = |before| InterventionFilter {
+                session: session.clone(),
+                before,
+                limit: 2,
+            };
+            let page = both!(self, store => store.interventions(filter(None))).unwrap();
+            both!(self, store => store.interventions(filter(page.next))).unwrap();
+        }
+        let last = both!(self, store => store.mark_signals(Arc::new(|| {}))).unwrap();
+        for group in [
+            SignalGroup::All,
+            SignalGroup::Users(vec!["0".to_owned(), "1".to_owned()]),
+            SignalGroup::Project("p".to_owned()),
+            SignalGroup::Session(name(1)),
+        ] {
+            both!(self, store => store.signal_amounts(group.clone(), at(now - 100), last - last.min(1)))
+                .unwrap();
+        }
         for active in [None, Some(true), Some(false)] {
             let filter = || SignalSessionFilter {
                 adapter: (now % 3 == 0).then(|| "adapter-1".to_owned()),

@@ -88,6 +88,8 @@ pub(crate) struct Counters {
     pub(crate) counts: Counts,
     /// Changes of the queue of an adapter by the open transaction, by one each.
     moves: Vec<(String, i64)>,
+    /// Take back the effects of the open transaction on judges of signals.
+    undo: Vec<Box<dyn FnOnce() + Send>>,
     published: Arc<Published>,
 }
 
@@ -100,6 +102,7 @@ impl Counters {
             bounds,
             counts,
             moves: Vec::new(),
+            undo: Vec::new(),
             published,
         }
     }
@@ -114,6 +117,11 @@ impl Counters {
         self.moves.push((provider.to_owned(), -1));
     }
 
+    /// Calls `undo` if the open transaction is rolled back.
+    pub(crate) fn on_rollback(&mut self, undo: Box<dyn FnOnce() + Send>) {
+        self.undo.push(undo);
+    }
+
     /// Assigns the positions of this many events; returns the first of them.
     pub(crate) fn assign_positions(&mut self, events: usize) -> u64 {
         let first = self.bounds.issued + 1;
@@ -123,18 +131,21 @@ impl Counters {
 }
 
 impl TransactionState for Counters {
-    type Savepoint = (LogBounds, Counts, usize);
+    type Savepoint = (LogBounds, Counts, usize, usize);
 
     fn savepoint(&self) -> Self::Savepoint {
-        (self.bounds, self.counts, self.moves.len())
+        (self.bounds, self.counts, self.moves.len(), self.undo.len())
     }
 
-    fn rollback_to(&mut self, (bounds, counts, moves): Self::Savepoint) {
+    fn rollback_to(&mut self, (bounds, counts, moves, undo): Self::Savepoint) {
         (self.bounds, self.counts) = (bounds, counts);
         self.moves.truncate(moves);
+        let taken_back = self.undo.drain(undo..).rev();
+        taken_back.for_each(|undo| undo());
     }
 
     fn committed(&mut self) {
+        self.undo.clear();
         let mut totals = self.published.totals();
         totals.bounds = self.bounds;
         totals.counts = self.counts;

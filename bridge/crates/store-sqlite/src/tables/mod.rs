@@ -2,12 +2,14 @@
 //! commits it.
 
 pub(super) mod accept;
+pub(super) mod amounts;
 pub(super) mod approval;
 pub(super) mod content;
 pub(super) mod counters;
 pub(super) mod deliver;
 pub(super) mod events;
 pub(super) mod execute;
+pub(super) mod interventions;
 pub(super) mod outbox;
 pub(super) mod queue;
 pub(super) mod read;
@@ -16,6 +18,7 @@ pub(super) mod rows;
 pub(super) mod schema;
 pub(super) mod seal;
 pub(super) mod sessions;
+pub(super) mod signal_sweep;
 pub(super) mod signals;
 
 use rusqlite::Connection;

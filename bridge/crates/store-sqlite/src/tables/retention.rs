@@ -13,7 +13,7 @@ use forge_store::roles::Maintenance;
 use forge_store::{Result, rules};
 
 use super::rows::{self, nanos};
-use super::{Tx, deliver, events, signals};
+use super::{Tx, deliver, events, signal_sweep};
 use crate::Sqlite;
 use crate::engine::{Failure, Urgency};
 
@@ -43,7 +43,7 @@ impl Maintenance for Sqlite {
     }
 
     async fn sweep_signals(&self, before: Timestamp, limit: usize) -> Result<SweptSignals> {
-        let change = move |tx: &mut Tx<'_>| signals::sweep(tx, before, limit);
+        let change = move |tx: &mut Tx<'_>| signal_sweep::sweep(tx, before, limit);
         self.write(Urgency::Now, 0, change).await
     }
 

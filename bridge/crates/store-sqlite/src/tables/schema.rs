@@ -184,7 +184,7 @@ mod tests {
     /// A file of an earlier version as its bridge left it: the present one without what the later ones added.
     #[tokio::test]
     async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
-        let of_2 = "DROP TABLE signal; DROP TABLE signal_session;";
+        let of_2 = "DROP TABLE signal; DROP TABLE signal_session; DROP TABLE signal_intervention;";
         let of_1 = format!("{of_2} DROP TABLE decision; DROP INDEX dispatch_held;");
         for (version, changes) in [(1, of_1.as_str()), (2, of_2)] {
             let folder = tempfile::tempdir().unwrap();

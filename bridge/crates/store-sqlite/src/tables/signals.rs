@@ -1,6 +1,6 @@
-//! Signals: sessions of tools, their records, and the removal of old ones.
+//! Signals: sessions of tools, their records, and the interventions of rules.
 
-use std::time::Instant;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -9,15 +9,15 @@ use rusqlite::{Connection, params};
 use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_store::record::{
-    NewSignal, Page, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SweptSignals,
+    Acknowledged, Acknowledgement, Intervention, InterventionFilter, NewSignal, Page, SignalGroup,
+    SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
 };
 use forge_store::roles::Signals;
-use forge_store::signals::{self, Standing};
+use forge_store::signals;
 use forge_store::{Error, Result};
 
-use super::retention::STEP_TIME;
 use super::rows::{self, nanos};
-use super::{Tx, events, sessions};
+use super::{Tx, amounts, events, interventions, sessions};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -78,6 +78,59 @@ impl Signals for Sqlite {
         self.engine.read(Length::Long, query).await
     }
 
+    async fn mark_signals(&self, mark: Arc<dyn Fn() + Send + Sync>) -> Result<u64> {
+        let change = move |tx: &mut Tx<'_>| {
+            mark();
+            Ok(amounts::last(tx.conn)?)
+        };
+        self.write(Urgency::Now, 0, change).await
+    }
+
+    async fn signal_amounts(
+        &self,
+        group: SignalGroup,
+        since: Timestamp,
+        last: u64,
+    ) -> Result<Vec<(Timestamp, SignalTotals)>> {
+        let query =
+            move |connection: &Connection| amounts::by_minute(connection, &group, since, last);
+        self.engine.read(Length::Long, query).await
+    }
+
+    async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>> {
+        let params = [rows::limit(limit)];
+        let read = interventions::intervention;
+        self.all(Length::Long, interventions::OPEN, params, read)
+            .await
+    }
+
+    async fn acknowledge_intervention(
+        &self,
+        id: &str,
+        session_id: &str,
+        acknowledged: Acknowledgement,
+        events: Vec<NewEvent>,
+    ) -> Result<Acknowledged> {
+        let (id, session_id) = (id.to_owned(), session_id.to_owned());
+        let bytes = events::size(&events);
+        let change = move |tx: &mut Tx<'_>| {
+            let stored = interventions::find(tx.conn, &id)?;
+            let stored = stored.filter(|one| one.session_id == session_id);
+            let outcome = signals::acknowledge(stored.as_ref());
+            if outcome == Acknowledged::First {
+                interventions::acknowledge(tx, &id, acknowledged)?;
+                events::insert(tx, None, None, &events)?;
+            }
+            Ok(outcome)
+        };
+        self.write(Urgency::Now, bytes, change).await
+    }
+
+    async fn interventions(&self, filter: InterventionFilter) -> Result<Page<Intervention>> {
+        let query = move |connection: &Connection| interventions::page(connection, &filter);
+        self.engine.read(Length::Long, query).await
+    }
+
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>> {
         let query = move |connection: &Connection| sessions::page(connection, &filter);
         self.engine.read(Length::Long, query).await
@@ -87,46 +140,52 @@ impl Signals for Sqlite {
 fn record(tx: &mut Tx<'_>, new: &NewSignal) -> Result<SignalRecorded, Failure> {
     let stored = sessions::find(tx.conn, &new.session_id)?;
     let key_id = signals::key_of(new, stored.as_ref().map(|(_, session)| session))?;
-    let opens = new.opens.as_ref();
-    let recorded = signals::record(Standing {
-        first: new
-            .repeat_key
-            .as_ref()
-            .map(|repeat_key| first(tx.conn, key_id, repeat_key))
-            .transpose()?
-            .flatten(),
-        is_open_known: opens.map_or(Ok(false), |session| sessions::is_known(tx, &session.id))?,
-    })?;
-    if recorded != SignalRecorded::New {
-        return Ok(recorded);
+    if let Some(repeat_key) = &new.repeat_key
+        && let Some(first) = first(tx.conn, key_id, repeat_key)?
+    {
+        return Ok(first);
     }
+    let opens = new.opens.as_ref();
+    signals::open(opens.map_or(Ok(false), |session| sessions::is_known(tx, &session.id))?)?;
     new.ends.iter().try_for_each(|end| sessions::end(tx, end))?;
     let opened = opens
         .map(|session| sessions::insert(tx, session).map(|seq| (seq, session.clone())))
         .transpose()?;
     let own = opened.filter(|(_, session)| session.id == new.session_id);
     let (seq, mut session) = own.or(stored).ok_or(Error::NotFound)?;
-    session.count(&new.record);
+    let (record, judgement) = signals::judge(new, &session);
+    tx.counters.on_rollback(judgement.undo);
+    session.count(&record);
     sessions::update(tx, seq, &session)?;
     let repeat = new.repeat_key.as_ref().map(|key| (&*session.key_id, key));
-    insert_record(tx, seq, &new.record, repeat)?;
+    insert_record(tx, seq, &record, repeat)?;
+    interventions::end(tx, &judgement.ends)?;
+    interventions::insert(tx, &judgement.begins)?;
     events::insert(tx, None, None, &new.events)?;
-    Ok(recorded)
+    events::insert(tx, None, None, &judgement.events)?;
+    Ok(SignalRecorded::New(judgement.verdict))
 }
 
-const FIRST: &str = "SELECT s.id, g.blocked FROM signal g INDEXED BY signal_repeat
+const FIRST: &str = "SELECT s.id, g.blocked, g.intervention FROM signal g INDEXED BY signal_repeat
    CROSS JOIN signal_session s ON s.seq = g.session
    WHERE g.key_id = ? AND g.repeat_key = ? AND g.repeat_key IS NOT NULL";
 
-/// Session and verdict of the stored signal that has these keys.
+/// The stored signal that has these keys, as the answer to a repeat.
 fn first(
     connection: &Connection,
     key_id: &str,
     repeat_key: &Digest,
-) -> rusqlite::Result<Option<(String, bool)>> {
-    rows::one(connection, FIRST, params![key_id, repeat_key], |row| {
-        row.try_into()
-    })
+) -> rusqlite::Result<Option<SignalRecorded>> {
+    let found: Option<(String, bool, Option<String>)> =
+        rows::one(connection, FIRST, params![key_id, repeat_key], |row| {
+            row.try_into()
+        })?;
+    let Some((session_id, blocked, told)) = found else {
+        return Ok(None);
+    };
+    let told = told.map(|id| interventions::find(connection, &id));
+    let verdict = signals::repeated(blocked, told.transpose()?.flatten());
+    Ok(Some(SignalRecorded::Repeat(session_id, verdict)))
 }
 
 fn insert_record(
@@ -137,8 +196,9 @@ fn insert_record(
 ) -> rusqlite::Result<()> {
     tx.execute(
         "INSERT INTO signal (session, at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in,
-           tokens_out, cost_micros, cache_read_tokens, cache_write_tokens, latency_ms, blocked, key_id, repeat_key)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+           tokens_out, cost_micros, cache_read_tokens, cache_write_tokens, latency_ms, blocked, intervention,
+           key_id, repeat_key)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             session,
             nanos(record.at),
@@ -156,6 +216,7 @@ fn insert_record(
             record.cache_write_tokens,
             record.latency_ms,
             record.blocked,
+            record.intervention_id,
             repeat.map(|(key_id, _)| key_id),
             repeat.map(|(_, repeat_key)| repeat_key),
         ],
@@ -165,7 +226,7 @@ fn insert_record(
 
 const RECORDS: &str =
     "SELECT at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in, tokens_out, cost_micros,
-       cache_read_tokens, cache_write_tokens, latency_ms, blocked
+       cache_read_tokens, cache_write_tokens, latency_ms, blocked, intervention
      FROM signal WHERE session = ? ORDER BY seq DESC LIMIT ?";
 
 fn with_records(
@@ -196,75 +257,16 @@ fn with_records(
             cache_write_tokens: row.get(12)?,
             latency_ms: row.get(13)?,
             blocked: row.get(14)?,
+            intervention_id: row.get(15)?,
         })
     })?;
     Ok(Some((session, records)))
 }
 
-const OLDEST: &str = "SELECT seq, at FROM signal ORDER BY seq LIMIT ?";
-const EMPTY: &str = "SELECT seq FROM signal_session s WHERE seq < ? AND last_at < ?
-   AND NOT EXISTS (SELECT 1 FROM signal g WHERE g.session = s.seq) ORDER BY seq LIMIT ?";
-
-/// Removes old records in the order of arrival, then sessions that have none left.
-pub(crate) fn sweep(
-    tx: &mut Tx<'_>,
-    before: Timestamp,
-    limit: usize,
-) -> Result<SweptSignals, Failure> {
-    let begun = Instant::now();
-    let mut swept = SweptSignals::default();
-    let oldest: Vec<(u64, i64)> = rows::all(
-        tx.conn,
-        OLDEST,
-        [rows::limit(limit.saturating_add(1))],
-        |row| row.try_into(),
-    )?;
-    let old = oldest
-        .into_iter()
-        .take_while(|(_, at)| *at < nanos(before))
-        .map(|(seq, _)| seq);
-    let (removed, more) = remove(tx, "DELETE FROM signal WHERE seq = ?", old, limit, begun)?;
-    (swept.signals, swept.more) = (removed, more);
-    if more {
-        return Ok(swept);
-    }
-    let empty: Vec<u64> = rows::all(
-        tx.conn,
-        EMPTY,
-        params![
-            signals::place(before),
-            nanos(before),
-            rows::limit(limit.saturating_add(1))
-        ],
-        |row| row.get(0),
-    )?;
-    let sql = "DELETE FROM signal_session WHERE seq = ?";
-    (swept.sessions, swept.more) = remove(tx, sql, empty.into_iter(), limit, begun)?;
-    Ok(swept)
-}
-
-/// Removes up to `limit` rows while the step lasts, at least one; returns their number, and true if there are more.
-fn remove(
-    tx: &Tx<'_>,
-    sql: &str,
-    rows: impl Iterator<Item = u64>,
-    limit: usize,
-    begun: Instant,
-) -> rusqlite::Result<(u64, bool)> {
-    let mut removed = 0;
-    for (place, seq) in rows.enumerate() {
-        if place == limit || place > 0 && begun.elapsed() > STEP_TIME {
-            return Ok((removed, true));
-        }
-        removed += tx.execute(sql, [seq])? as u64;
-    }
-    Ok((removed, false))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tables::schema;
+    use crate::tables::{schema, signal_sweep};
 
     #[test]
     fn no_question_sorts_or_reads_more_than_it_answers() {
@@ -292,7 +294,32 @@ mod tests {
                 "g USING INDEX signal_repeat (key_id=? AND repeat_key=?)",
             ),
             (RECORDS, "signal USING INDEX signal_of_session (session=?)"),
-            (EMPTY, "s USING INTEGER PRIMARY KEY (rowid<?)"),
+            (signal_sweep::EMPTY, "s USING INTEGER PRIMARY KEY (rowid<?)"),
+            (amounts::ALL, "g USING INDEX signal_at (at>?)"),
+            (
+                amounts::USER,
+                "g USING INDEX signal_user (user_id=? AND at>?)",
+            ),
+            (
+                amounts::PROJECT,
+                "g USING INDEX signal_project (project_id=? AND at>?)",
+            ),
+            (
+                amounts::SESSION,
+                "s USING COVERING INDEX signal_session_id (id=?)",
+            ),
+            (
+                interventions::OPEN,
+                "signal_intervention USING INDEX signal_intervention_open (seq>?)",
+            ),
+            (
+                interventions::NEWEST,
+                "signal_intervention USING INTEGER PRIMARY KEY (rowid<?)",
+            ),
+            (
+                interventions::OF_SESSION,
+                "signal_intervention USING INDEX signal_intervention_session (session_id=? AND seq<?)",
+            ),
         ] {
             let explain = format!("EXPLAIN QUERY PLAN {sql}");
             let mut statement = connection.prepare(&explain).unwrap();

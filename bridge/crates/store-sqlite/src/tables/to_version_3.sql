@@ -39,8 +39,31 @@ CREATE TABLE signal (
   cache_write_tokens INTEGER,
   latency_ms REAL,
   blocked INTEGER NOT NULL,
+  intervention TEXT,
   key_id TEXT,
   repeat_key BLOB
 ) STRICT;
 CREATE INDEX signal_of_session ON signal (session, seq);
 CREATE UNIQUE INDEX signal_repeat ON signal (key_id, repeat_key) WHERE repeat_key IS NOT NULL;
+CREATE INDEX signal_at ON signal (at);
+CREATE INDEX signal_user ON signal (user_id, at) WHERE user_id IS NOT NULL;
+CREATE INDEX signal_project ON signal (project_id, at) WHERE project_id IS NOT NULL;
+
+CREATE TABLE signal_intervention (
+  seq INTEGER PRIMARY KEY,
+  id TEXT NOT NULL,
+  rule_id TEXT NOT NULL,
+  blocks INTEGER NOT NULL,
+  severity INTEGER NOT NULL,
+  message TEXT NOT NULL,
+  scope_value TEXT NOT NULL,
+  period INTEGER NOT NULL,
+  session_id TEXT NOT NULL,
+  at INTEGER NOT NULL,
+  is_open INTEGER NOT NULL,
+  acknowledged_at INTEGER,
+  ack_delay_ms INTEGER
+) STRICT;
+CREATE UNIQUE INDEX signal_intervention_id ON signal_intervention (id);
+CREATE INDEX signal_intervention_open ON signal_intervention (seq) WHERE is_open;
+CREATE INDEX signal_intervention_session ON signal_intervention (session_id, seq);

@@ -10,6 +10,7 @@ pub mod breaker;
 pub mod deliver;
 pub mod events;
 pub mod execute;
+pub mod judgement;
 pub mod queue;
 pub mod read;
 pub mod sample;
@@ -87,6 +88,10 @@ macro_rules! contract_tests {
                 what_ran_at_a_crash_is_found_at_the_next_boot
                 only_the_interrupted_claim_ends_what_a_crash_left contents_are_read_in_pieces
                 claims_on_what_is_unknown_are_not_found;
+            judgement:
+                a_record_is_judged_as_it_is_stored a_repeat_is_answered_as_the_first_was
+                an_intervention_is_acknowledged_once interventions_are_listed_newest_first
+                amounts_are_added_up_by_minute_up_to_a_mark old_interventions_go;
             queue:
                 priority_goes_before_age ready_is_per_adapter_and_bounded
                 one_that_waits_for_its_time_is_promoted_then
@@ -133,6 +138,7 @@ mod tests {
             include_str!("deliver.rs"),
             include_str!("events.rs"),
             include_str!("execute.rs"),
+            include_str!("judgement.rs"),
             include_str!("queue.rs"),
             include_str!("read.rs"),
             include_str!("sessions.rs"),

@@ -5,6 +5,7 @@ use super::sample::{at, event};
 use crate::record::{
     EventFilter, NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
 };
+use crate::signals::repeated;
 use crate::{Error, Store};
 
 pub(super) const STARTED: &str = "signal.session.started";
@@ -45,6 +46,7 @@ pub fn record(seconds: i64) -> SignalRecord {
         cache_write_tokens: Some(30),
         latency_ms: Some(1.5),
         blocked: false,
+        intervention_id: None,
     }
 }
 
@@ -57,6 +59,7 @@ pub fn signal(session_id: &str, seconds: i64) -> NewSignal {
         opens: None,
         ends: None,
         events: Vec::new(),
+        judge: None,
     }
 }
 
@@ -77,7 +80,7 @@ pub(super) async fn open(store: &dyn Store, session: SignalSession) {
 
 pub(super) async fn records(store: &dyn Store, signal: NewSignal) {
     let recorded = store.record_signal(signal).await.unwrap();
-    assert_eq!(recorded, SignalRecorded::New);
+    assert!(matches!(recorded, SignalRecorded::New(_)), "{recorded:?}");
 }
 
 pub(super) async fn stored(store: &dyn Store, id: &str) -> (SignalSession, Vec<SignalRecord>) {
@@ -190,10 +193,7 @@ pub async fn a_repeat_writes_nothing(subject: impl Subject) {
     records(&*store, signal("a", 4)).await;
     let store = subject.open().await;
     let before = (stored(&*store, "a").await, kinds(&*store).await);
-    let after = SignalRecorded::Repeat {
-        session_id: "a".to_owned(),
-        blocked: true,
-    };
+    let after = SignalRecorded::Repeat("a".to_owned(), repeated(true, None));
     let again = store.record_signal(keyed("a", 5, 1)).await.unwrap();
     assert_eq!(again, after);
     // Also where it would open a successor under the same key.
@@ -239,10 +239,7 @@ pub async fn a_successor_opens_as_the_former_session_ends(subject: impl Subject)
     for (id, repeat_key, of) in [("a2", 1, "a"), ("a", 2, "a2"), ("a2", 2, "a2")] {
         let again = store.record_signal(keyed(id, repeat_key)).await.unwrap();
         let of = of.to_owned();
-        let expected = SignalRecorded::Repeat {
-            session_id: of,
-            blocked: false,
-        };
+        let expected = SignalRecorded::Repeat(of, repeated(false, None));
         assert_eq!(again, expected, "{id} {repeat_key}");
     }
 }

@@ -1,15 +1,20 @@
 //! Signals of the model.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 
 use super::Memory;
 use super::state::State;
 use crate::record::{
-    NewSignal, Page, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SweptSignals,
+    Acknowledged, Acknowledgement, Intervention, InterventionFilter, NewSignal, Page, SignalGroup,
+    SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals, SignalVerdict,
+    SweptSignals,
 };
 use crate::roles::Signals;
-use crate::signals::{self, Standing};
+use crate::signals;
 use crate::{Error, Result};
 use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
@@ -90,6 +95,71 @@ impl Signals for Memory {
         )))
     }
 
+    async fn mark_signals(&self, mark: Arc<dyn Fn() + Send + Sync>) -> Result<u64> {
+        self.write(|state| {
+            mark();
+            Ok(state.last_signal())
+        })
+    }
+
+    async fn signal_amounts(
+        &self,
+        group: SignalGroup,
+        since: Timestamp,
+        last: u64,
+    ) -> Result<Vec<(Timestamp, SignalTotals)>> {
+        let state = self.state();
+        let mut sums = BTreeMap::<Timestamp, SignalTotals>::new();
+        for counted in state.signals.range(..=last).map(|(_, counted)| counted) {
+            let session = &state.signal_sessions[&counted.session];
+            if counted.record.at >= since && group.has(&counted.record, &session.id) {
+                let sum = sums.entry(signals::minute(counted.record.at)).or_default();
+                sum.add(&counted.record);
+            }
+        }
+        Ok(sums.into_iter().collect())
+    }
+
+    async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>> {
+        let state = self.state();
+        let newest_first = state.interventions.values().rev();
+        let open = newest_first.filter(|one| one.is_open);
+        Ok(open.take(limit).cloned().collect())
+    }
+
+    async fn acknowledge_intervention(
+        &self,
+        id: &str,
+        session_id: &str,
+        acknowledged: Acknowledgement,
+        events: Vec<NewEvent>,
+    ) -> Result<Acknowledged> {
+        self.write(|state| {
+            let mut all = state.interventions.values_mut();
+            let found = all.find(|one| one.id == id && one.session_id == session_id);
+            let outcome = signals::acknowledge(found.as_deref());
+            if let (Acknowledged::First, Some(found)) = (outcome, found) {
+                found.acknowledged = Some(acknowledged);
+                state.log_unbound(None, events);
+            }
+            Ok(outcome)
+        })
+    }
+
+    async fn interventions(&self, filter: InterventionFilter) -> Result<Page<Intervention>> {
+        let state = self.state();
+        let before = filter.before.unwrap_or(u64::MAX);
+        let newest_first = state.interventions.range(..before).rev();
+        let mut found = newest_first.filter(|(_, one)| filter.matches(one));
+        let page: Vec<_> = found.by_ref().take(filter.limit).collect();
+        let next = found.next().and(page.last()).map(|(place, _)| **place);
+        let items = page.into_iter().map(|(_, one)| one.clone());
+        Ok(Page {
+            items: items.collect(),
+            next,
+        })
+    }
+
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>> {
         let state = self.state();
         let before = filter.before.unwrap_or(u64::MAX);
@@ -137,37 +207,51 @@ impl State {
         });
         let first = repeated.next().map(|counted| {
             let session = &self.signal_sessions[&counted.session];
-            (session.id.clone(), counted.record.blocked)
+            (session.id.clone(), self.verdict(&counted.record))
         });
-        let opens = new.opens.as_ref();
-        let recorded = signals::record(Standing {
-            first,
-            is_open_known: opens.is_some_and(|session| self.signal_place(&session.id).is_some()),
-        })?;
-        if recorded != SignalRecorded::New {
-            return Ok(recorded);
+        if let Some((session_id, verdict)) = first {
+            return Ok(SignalRecorded::Repeat(session_id, verdict));
         }
+        let opens = new.opens.as_ref();
+        signals::open(opens.is_some_and(|session| self.signal_place(&session.id).is_some()))?;
         new.ends.iter().for_each(|end| self.end_signals(end));
-        if let Some(session) = new.opens {
-            self.open_signals(session);
+        if let Some(session) = &new.opens {
+            self.open_signals(session.clone());
         }
         let place = self.signal_place(&new.session_id).ok_or(Error::NotFound)?;
+        let (record, judgement) = signals::judge(&new, &self.signal_sessions[&place]);
         if let Some(session) = self.signal_sessions.get_mut(&place) {
-            session.count(&new.record);
+            session.count(&record);
         }
-        let arrival = self
-            .signals
-            .last_key_value()
-            .map_or(0, |(last, _)| last + 1);
         let counted = Counted {
             session: place,
             key_id,
             repeat_key: new.repeat_key,
-            record: new.record,
+            record,
         };
-        self.signals.insert(arrival, counted);
+        self.signals.insert(self.last_signal() + 1, counted);
+        for one in self.interventions.values_mut() {
+            one.is_open &= !judgement.ends.contains(&one.id);
+        }
+        for one in judgement.begins {
+            let last = self.interventions.last_key_value();
+            let place = last.map_or(1, |(last, _)| last + 1);
+            self.interventions.insert(place, one);
+        }
         self.log_unbound(None, new.events);
-        Ok(recorded)
+        self.log_unbound(None, judgement.events);
+        Ok(SignalRecorded::New(judgement.verdict))
+    }
+
+    fn last_signal(&self) -> u64 {
+        self.signals.last_key_value().map_or(0, |(last, _)| *last)
+    }
+
+    /// Verdict that a stored record was answered with.
+    fn verdict(&self, record: &SignalRecord) -> SignalVerdict {
+        let mut all = self.interventions.values();
+        let told = all.find(|one| Some(&one.id) == record.intervention_id.as_ref());
+        signals::repeated(record.blocked, told.cloned())
     }
 
     pub(super) fn sweep_signals(&mut self, before: Timestamp, limit: usize) -> SweptSignals {
@@ -181,6 +265,16 @@ impl State {
             }
             oldest.remove();
             swept.signals += 1;
+        }
+        while let Some(oldest) = self.interventions.first_entry()
+            && oldest.get().at < before
+        {
+            if swept.interventions == limit as u64 {
+                swept.more = true;
+                return swept;
+            }
+            oldest.remove();
+            swept.interventions += 1;
         }
         let is_empty = |place: u64| {
             self.signals

@@ -25,8 +25,9 @@ pub use self::delivery::{
 };
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
 pub use self::signal::{
-    NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
-    SignalTotals, SweptSignals,
+    Acknowledged, Acknowledgement, Intervention, InterventionFilter, Judge, Judgement, NewSignal,
+    Severity, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
+    SignalSource, SignalTotals, SignalVerdict, SweptSignals,
 };
 
 /// Namespace of an idempotency key; a header value never matches a task id.

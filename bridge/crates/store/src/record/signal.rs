@@ -1,6 +1,10 @@
-//! Signals of AI tools, and the sessions that they belong to.
+//! Signals of AI tools, the sessions that they belong to, and the interventions of rules.
+
+use std::fmt;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
@@ -71,6 +75,79 @@ pub struct SignalRecord {
     pub latency_ms: Option<f64>,
     /// Verdict that the tool was given.
     pub blocked: bool,
+    /// Intervention that the tool was told.
+    pub intervention_id: Option<String>,
+}
+
+/// Consequence of a rule that holds. A tool is told it once, or each time if it blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intervention {
+    pub id: String,
+    pub rule_id: String,
+    pub blocks: bool,
+    pub severity: Severity,
+    pub message: String,
+    /// User, project, team or session that the rule holds for; empty for all together.
+    pub scope_value: String,
+    /// Period of the rule's window in which it began to hold.
+    pub period: i64,
+    pub session_id: String,
+    pub at: Timestamp,
+    /// False if the rule no longer held when a later record was judged.
+    pub is_open: bool,
+    pub acknowledged: Option<Acknowledgement>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    Info,
+    Warning,
+    Critical,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Acknowledgement {
+    pub at: Timestamp,
+    /// Delay that the tool states.
+    pub delay_ms: u64,
+}
+
+/// Effect of an acknowledgement.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Acknowledged {
+    First,
+    Again,
+    /// There is no such intervention.
+    Unknown,
+}
+
+/// Judge of signals. It is asked inside the transaction that stores a signal, so in the order in which they are stored.
+pub trait Judge: fmt::Debug + Send + Sync + 'static {
+    /// Judges a record of this session, whose totals do not contain it yet. Must not wait. A transaction that is rolled
+    /// back takes the effect back, and asks again if it is repeated.
+    fn judge(&self, session: &SignalSession, record: &SignalRecord) -> Judgement;
+}
+
+/// Outcome of a judgement, written with the record.
+pub struct Judgement {
+    pub verdict: SignalVerdict,
+    pub begins: Vec<Intervention>,
+    /// Ids of the interventions whose rule no longer holds.
+    pub ends: Vec<String>,
+    pub events: Vec<NewEvent>,
+    /// Takes back the effect on the judge.
+    pub undo: Box<dyn FnOnce() + Send>,
+}
+
+/// Answer to a signal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SignalVerdict {
+    pub blocked: bool,
+    /// Intervention to tell: that of the rule that blocks, or one that began.
+    pub intervention: Option<Intervention>,
+    /// Something was noted that needs no attention.
+    pub is_noted: bool,
 }
 
 /// Signal to store.
@@ -85,16 +162,32 @@ pub struct NewSignal {
     /// Session that ends before its successor opens, or with this signal, and its end.
     pub ends: Option<(String, Timestamp)>,
     pub events: Vec<NewEvent>,
+    /// Sets the verdict of the record. Without a judge it is stored as it is.
+    pub judge: Option<Arc<dyn Judge>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SignalRecorded {
-    New,
+    New(SignalVerdict),
     /// Sent before: the session that counts it, and its verdict then.
-    Repeat {
-        session_id: String,
-        blocked: bool,
-    },
+    Repeat(String, SignalVerdict),
+}
+
+/// Records whose amounts are added up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SignalGroup {
+    All,
+    Users(Vec<String>),
+    Project(String),
+    Session(String),
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct InterventionFilter {
+    pub session: Option<String>,
+    /// `Page::next` of the previous page.
+    pub before: Option<u64>,
+    pub limit: usize,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -112,6 +205,7 @@ pub struct SignalSessionFilter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SweptSignals {
     pub signals: u64,
+    pub interventions: u64,
     pub sessions: u64,
     /// Another step would remove more.
     pub more: bool,

@@ -1,0 +1,305 @@
+//! Requirements on judgements of signals, interventions and amounts.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use jiff::Timestamp;
+
+use super::Subject;
+use super::sample::{at, event};
+use super::signals::{kinds, open, record, session, signal, stored};
+use crate::Store;
+use crate::record::{
+    Acknowledged, Acknowledgement, Intervention, InterventionFilter, Judge, Judgement, NewSignal,
+    Severity, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalTotals,
+    SignalVerdict,
+};
+
+const BEGUN: &str = "signal.intervention";
+
+/// Judge that blocks a record of more than ten tokens out, by a new intervention for each of a session, and that ends
+/// those it is told to end. It counts how often it was asked, and the records that were not taken back.
+#[derive(Debug, Default)]
+pub struct Strict {
+    pub asked: AtomicU64,
+    pub judged: Arc<AtomicU64>,
+    pub ends: Vec<String>,
+}
+
+/// Intervention of this id, which began at this time.
+pub fn intervention(id: &str, session_id: &str, at: Timestamp) -> Intervention {
+    Intervention {
+        id: id.to_owned(),
+        rule_id: "rule".to_owned(),
+        blocks: at.as_second() % 2 == 0,
+        severity: Severity::Critical,
+        message: "Enough.".to_owned(),
+        scope_value: "user".to_owned(),
+        period: -7,
+        session_id: session_id.to_owned(),
+        at,
+        is_open: true,
+        acknowledged: None,
+    }
+}
+
+impl Judge for Strict {
+    fn judge(&self, session: &SignalSession, record: &SignalRecord) -> Judgement {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        let judged = Arc::clone(&self.judged);
+        judged.fetch_add(1, Ordering::Relaxed);
+        let blocks = record.tokens_out > Some(10);
+        let id = format!("int {} {}", session.id, session.totals.signals);
+        let begun = blocks.then(|| intervention(&id, &session.id, record.at));
+        Judgement {
+            begins: begun.iter().cloned().collect(),
+            ends: self.ends.clone(),
+            events: begun.iter().map(|_| event(BEGUN, 1)).collect(),
+            undo: Box::new(move || {
+                judged.fetch_sub(1, Ordering::Relaxed);
+            }),
+            ..Judgement::of(SignalVerdict {
+                blocked: blocks,
+                intervention: begun,
+                is_noted: false,
+            })
+        }
+    }
+}
+
+/// Signal with these tokens out that the judge sees.
+fn judged(id: &str, seconds: i64, tokens_out: u64, judge: &Arc<Strict>) -> NewSignal {
+    NewSignal {
+        record: SignalRecord {
+            tokens_out: Some(tokens_out),
+            ..record(seconds)
+        },
+        judge: Some(Arc::clone(judge) as _),
+        ..signal(id, seconds)
+    }
+}
+
+async fn verdict(store: &dyn Store, signal: NewSignal) -> SignalVerdict {
+    match store.record_signal(signal).await.unwrap() {
+        SignalRecorded::New(verdict) => verdict,
+        SignalRecorded::Repeat(..) => panic!("it is new"),
+    }
+}
+
+async fn listed(store: &dyn Store) -> Vec<Intervention> {
+    let filter = InterventionFilter {
+        limit: 100,
+        ..InterventionFilter::default()
+    };
+    store.interventions(filter).await.unwrap().items
+}
+
+pub async fn a_record_is_judged_as_it_is_stored(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    let judge = Arc::new(Strict::default());
+    let kept = verdict(&*store, judged("s", 1, 10, &judge)).await;
+    assert_eq!(kept, SignalVerdict::default());
+    let blocked = verdict(&*store, judged("s", 2, 11, &judge)).await;
+    let begun = intervention("int s 1", "s", at(2));
+    assert!(blocked.blocked);
+    assert_eq!(blocked.intervention, Some(begun.clone()));
+    let ending = Arc::new(Strict {
+        ends: vec!["int s 1".to_owned(), "unknown".to_owned()],
+        judged: Arc::clone(&judge.judged),
+        ..Strict::default()
+    });
+    assert!(verdict(&*store, judged("s", 4, 12, &ending)).await.blocked);
+    assert_eq!(judge.judged.load(Ordering::Relaxed), 3);
+
+    let store = subject.open().await;
+    let (_, records) = stored(&*store, "s").await;
+    let told = records.iter().map(|one| one.intervention_id.as_deref());
+    assert_eq!(
+        Vec::from_iter(told),
+        [Some("int s 2"), Some("int s 1"), None]
+    );
+    let blocked: Vec<_> = records.iter().map(|one| one.blocked).collect();
+    assert_eq!(blocked, [true, true, false]);
+    let newest = intervention("int s 2", "s", at(4));
+    let open = store.open_interventions(100).await.unwrap();
+    assert_eq!(open, std::slice::from_ref(&newest));
+    let closed = Intervention {
+        is_open: false,
+        ..begun
+    };
+    assert_eq!(listed(&*store).await, [newest, closed]);
+    assert_eq!(kinds(&*store).await[1..], [BEGUN, BEGUN]);
+}
+
+pub async fn a_repeat_is_answered_as_the_first_was(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    let judge = Arc::new(Strict::default());
+    let keyed = || NewSignal {
+        repeat_key: Some([1; 32]),
+        ..judged("s", 2, 11, &judge)
+    };
+    let first = verdict(&*store, keyed()).await;
+    assert!(first.blocked && first.intervention.is_some());
+    let again = store.record_signal(keyed()).await.unwrap();
+    assert_eq!(again, SignalRecorded::Repeat("s".to_owned(), first));
+    assert_eq!(judge.judged.load(Ordering::Relaxed), 1);
+    // A refused signal is not judged either.
+    let refused = NewSignal {
+        opens: Some(session("s")),
+        ..judged("s", 3, 11, &judge)
+    };
+    assert!(store.record_signal(refused).await.is_err());
+    assert_eq!(judge.judged.load(Ordering::Relaxed), 1);
+    assert_eq!(listed(&*store).await.len(), 1);
+}
+
+pub async fn an_intervention_is_acknowledged_once(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    let judge = Arc::new(Strict::default());
+    verdict(&*store, judged("s", 2, 11, &judge)).await;
+    let acknowledge = async |id, session_id, delay_ms| {
+        let acknowledged = Acknowledgement {
+            at: at(9),
+            delay_ms,
+        };
+        let events = vec![event("signal.acknowledged", 9)];
+        let outcome = store.acknowledge_intervention(id, session_id, acknowledged, events);
+        outcome.await.unwrap()
+    };
+    assert_eq!(acknowledge("none", "s", 1).await, Acknowledged::Unknown);
+    assert_eq!(acknowledge("int s 0", "x", 1).await, Acknowledged::Unknown);
+    assert_eq!(acknowledge("int s 0", "s", 40).await, Acknowledged::First);
+    assert_eq!(acknowledge("int s 0", "s", 50).await, Acknowledged::Again);
+    let store = subject.open().await;
+    let acknowledged = listed(&*store).await[0].acknowledged;
+    let expected = Acknowledgement {
+        at: at(9),
+        delay_ms: 40,
+    };
+    assert_eq!(acknowledged, Some(expected));
+    assert_eq!(kinds(&*store).await[2..], ["signal.acknowledged"]);
+}
+
+pub async fn interventions_are_listed_newest_first(subject: impl Subject) {
+    let store = subject.open().await;
+    let judge = Arc::new(Strict::default());
+    for id in ["a", "b"] {
+        open(&*store, session(id)).await;
+    }
+    for (seconds, id) in [(2, "a"), (3, "b"), (4, "a"), (5, "a")] {
+        verdict(&*store, judged(id, seconds, 11, &judge)).await;
+    }
+    for (session, expected) in [
+        (None, vec![5, 4, 3, 2]),
+        (Some("a"), vec![5, 4, 2]),
+        (Some("b"), vec![3]),
+        (Some("c"), vec![]),
+    ] {
+        let mut found = Vec::new();
+        let mut before = None;
+        loop {
+            let filter = InterventionFilter {
+                session: session.map(str::to_owned),
+                before,
+                limit: 2,
+            };
+            let page = store.interventions(filter).await.unwrap();
+            assert!(page.items.len() <= 2);
+            found.extend(page.items.iter().map(|one| one.at.as_second()));
+            before = page.next;
+            if before.is_none() {
+                break;
+            }
+        }
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|second| at(*second).as_second())
+            .collect();
+        assert_eq!(found, expected, "{session:?}");
+    }
+}
+
+pub async fn amounts_are_added_up_by_minute_up_to_a_mark(subject: impl Subject) {
+    let store = subject.open().await;
+    for id in ["a", "b"] {
+        open(&*store, session(id)).await;
+    }
+    let base = 60 * 1000;
+    let of = |id: &str, seconds: i64, user: Option<&str>, project: Option<&str>| NewSignal {
+        record: SignalRecord {
+            user_id: user.map(str::to_owned),
+            project_id: project.map(str::to_owned),
+            ..record(base + seconds)
+        },
+        ..signal(id, base + seconds)
+    };
+    for signal in [
+        of("a", 1, Some("u"), Some("p")),
+        of("a", 59, Some("v"), None),
+        of("b", 60, Some("u"), Some("q")),
+        of("b", 61, None, Some("p")),
+    ] {
+        verdict(&*store, signal).await;
+    }
+    let marks = Arc::new(AtomicU64::new(0));
+    let counter = Arc::clone(&marks);
+    let mark = Arc::new(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let last = store.mark_signals(mark).await.unwrap();
+    assert_eq!(marks.load(Ordering::Relaxed), 1);
+    verdict(&*store, of("a", 62, Some("u"), Some("p"))).await;
+
+    let minutes = async |group: SignalGroup, since: i64| {
+        let sums = store.signal_amounts(group, at(base + since), last).await;
+        let sums = sums.unwrap().into_iter();
+        let minute = |time: Timestamp| (time.as_second() - at(base).as_second()).div_euclid(60);
+        sums.map(|(at, sum)| (minute(at), sum.signals))
+            .collect::<Vec<_>>()
+    };
+    let base_is_a_minute = at(base).as_second() % 60 == 0;
+    assert!(base_is_a_minute);
+    let text = str::to_owned;
+    assert_eq!(minutes(SignalGroup::All, 0).await, [(0, 2), (1, 2)]);
+    assert_eq!(minutes(SignalGroup::All, 59).await, [(0, 1), (1, 2)]);
+    let users = |names: &[&str]| SignalGroup::Users(names.iter().map(|name| text(name)).collect());
+    assert_eq!(minutes(users(&["u"]), 0).await, [(0, 1), (1, 1)]);
+    assert_eq!(minutes(users(&["u", "v", "w"]), 0).await, [(0, 2), (1, 1)]);
+    assert_eq!(minutes(users(&[]), 0).await, []);
+    let project = SignalGroup::Project(text("p"));
+    assert_eq!(minutes(project, 0).await, [(0, 1), (1, 1)]);
+    assert_eq!(minutes(SignalGroup::Session(text("b")), 0).await, [(1, 2)]);
+    assert_eq!(minutes(SignalGroup::Session(text("c")), 0).await, []);
+    let all = store.signal_amounts(SignalGroup::All, at(base + 61), last);
+    let expected = SignalTotals {
+        signals: 1,
+        errors: 0,
+        tokens_in: 100,
+        tokens_out: 10,
+        cost_micros: 7,
+        unpriced: 0,
+    };
+    assert_eq!(all.await.unwrap()[0].1, expected);
+}
+
+pub async fn old_interventions_go(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    let judge = Arc::new(Strict::default());
+    for seconds in [2, 3, 4, 50] {
+        verdict(&*store, judged("s", seconds, 11, &judge)).await;
+    }
+    let mut swept = 0;
+    loop {
+        let step = store.sweep_signals(at(10), 2).await.unwrap();
+        swept += step.interventions;
+        if !step.more {
+            break;
+        }
+    }
+    assert_eq!(swept, 3);
+    assert_eq!(listed(&*store).await.len(), 1);
+}
