@@ -23,6 +23,7 @@ use forge_store_sqlite::Sqlite;
 use super::secrets::open_vault;
 use super::users::Users;
 use super::{HALT, Options, external};
+use forge_signals::Terms;
 
 /// Store id of processes started by a check, which belong to no store.
 const CHECK: &str = "check";
@@ -121,6 +122,9 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
     }
     if readable(&["external"]) {
         external::check_files(config, &mut findings);
+    }
+    if readable(&["signals"]) {
+        findings.note(Terms::read(&config.signals).map(drop).map_err(Into::into));
     }
     if readable(&["process", "adapters"]) {
         let children = Children::new(&config.process, CHECK).map_err(anyhow::Error::from);

@@ -182,7 +182,8 @@ impl Bridge {
             tracker: tracker.clone(),
         })
         .await?;
-        let agent = signals::open(&config, &Arc::<dyn Store>::clone(&store), &vault).await?;
+        let agent =
+            signals::open(&config, &Arc::<dyn Store>::clone(&store), &vault, &tracker).await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),

@@ -1,11 +1,12 @@
 //! Configuration reload of a running bridge. Takes over tokens, signing secrets, callback rules, the
-//! certificate, the store's keys, retention, drain times and the log level.
+//! certificate, the store's keys, retention, drain times, the rules of signals and the log level.
 
 use crate::config::{Config, changes};
 use forge_delivery::sign::Signer;
 use forge_net::guard::Guard;
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
+use forge_signals::Terms;
 
 use super::secrets::open_vault;
 use super::{Bridge, reseal};
@@ -18,6 +19,7 @@ impl Bridge {
         auth.check_listen(self.addr)?;
         let tls = Tls::open(&new.tls)?;
         let guard = Guard::new(&new.callback.allow)?;
+        let terms = Terms::read(&new.signals)?;
         let vault = open_vault(&new).await?;
         reseal::check(&*self.store, &self.vault, &vault).await?;
         let signer = Signer::open(&new.callback, &*self.store, &vault).await?;
@@ -30,6 +32,7 @@ impl Bridge {
             self.key_rotated.notify_one();
         }
         self.reload_external().await;
+        self.agent.ledger().replace(terms);
         self.kept.replace(new.retention.records);
         self.retention.replace(new.retention.clone());
         self.announced.send_replace(auth.announced());
@@ -51,6 +54,9 @@ impl Bridge {
         running.secret = new.secret.clone();
         running.retention = new.retention.clone();
         running.drain = new.drain.clone();
+        running.signals.rules.clone_from(&new.signals.rules);
+        running.signals.teams.clone_from(&new.signals.teams);
+        running.signals.prices.clone_from(&new.signals.prices);
         running.log.level = new.log.level.clone();
         Ok(changes::between(running, &new))
     }

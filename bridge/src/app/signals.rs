@@ -1,4 +1,4 @@
-//! Signals: the local agent and its listener.
+//! Signals: the rules, the local agent and its listener.
 
 use std::sync::Arc;
 
@@ -6,23 +6,36 @@ use anyhow::Context as _;
 use tokio::net::TcpListener;
 
 use crate::config::Config;
+use forge_base::tasks::Tasks;
 use forge_base::time::Clock;
 use forge_base::vault::Vault;
 use forge_server as http;
 use forge_signals::agent::{Agent, Setup};
 use forge_signals::config::Listen;
+use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 
-/// Reads the sessions of the agent.
+/// Reads the rules, the interventions that are open, and the sessions of the agent.
 pub(super) async fn open(
     config: &Config,
     store: &Arc<dyn Store>,
     vault: &Vault,
+    tracker: &Tasks,
 ) -> anyhow::Result<Agent> {
+    let clock = Clock::System;
+    let ledger = ledger::Setup {
+        store: Arc::clone(store) as _,
+        clock,
+        milestones: config.signals.milestones.clone(),
+        terms: Terms::read(&config.signals)?,
+        tracker: tracker.clone(),
+    };
+    let ledger = Ledger::open(ledger).await;
     let setup = Setup {
         config: config.signals.clone(),
         store: Arc::clone(store) as _,
-        clock: Clock::System,
+        ledger: ledger.context("the interventions of signals cannot be read")?,
+        clock,
     };
     let opened = Agent::open(setup, &**store, vault).await;
     opened.context("the sessions of signals cannot be read")

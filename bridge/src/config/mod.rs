@@ -267,6 +267,11 @@ impl Sources {
             Some(("data_dir", &mut config.data_dir)),
             Some(("secret.key_file", &mut config.secret.key_file)),
             Some(("external.root", &mut config.external.root)),
+            config
+                .signals
+                .rules
+                .as_mut()
+                .map(|file| ("signals.rules", file)),
             config.tls.cert.as_mut().map(|path| ("tls.cert", path)),
             config.tls.key.as_mut().map(|path| ("tls.key", path)),
         ];

@@ -277,7 +277,7 @@ export interface Health {
   deliveries: { pending: number; dead: number };
   services: { known: number; unavailable: number; problems: number };
   /** Signals of AI tools: address of the local agent, `off` or `unavailable`. */
-  signals: { agent: string; sessions: number };
+  signals: { agent: string; rules: number; sessions: number };
   children?: { living: number };
 }
 

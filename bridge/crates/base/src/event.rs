@@ -26,6 +26,9 @@ pub mod kind {
     pub const APPROVAL_REQUESTED: &str = "approval.requested";
     pub const APPROVAL_APPROVED: &str = "approval.approved";
     pub const APPROVAL_REJECTED: &str = "approval.rejected";
+    pub const SIGNAL_INTERVENTION: &str = "signal.intervention";
+    pub const SIGNAL_BLOCKED: &str = "signal.blocked";
+    pub const SIGNAL_MILESTONE: &str = "signal.milestone";
     pub const SIGNAL_SESSION_STARTED: &str = "signal.session.started";
     pub const SIGNAL_SESSION_ENDED: &str = "signal.session.ended";
     pub const ADAPTER_HEALTH: &str = "adapter.health";

@@ -115,6 +115,7 @@ struct Health {
 struct SignalLine {
     /// Its address, `off` or `unavailable`.
     agent: String,
+    rules: usize,
     sessions: usize,
 }
 
@@ -126,6 +127,7 @@ impl SignalLine {
                 AgentState::At(address) => address.to_string(),
                 AgentState::Unavailable => "unavailable".to_owned(),
             },
+            rules: report.agent.ledger().rules(),
             sessions: report.agent.sessions(),
         }
     }
@@ -304,7 +306,7 @@ mod tests {
         assert!(health["adapters"]["echo"]["checkedAt"].take().is_string());
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
-        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"signals":{"agent":"off","sessions":0},"status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"signals":{"agent":"off","rules":0,"sessions":0},"status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
     }
 
     #[tokio::test]

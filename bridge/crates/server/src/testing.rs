@@ -40,6 +40,7 @@ use forge_plugin_host::{self as plugin, Registry, Trust};
 use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{self as process, Children};
 use forge_signals::agent::{self as signals, Agent};
+use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 use forge_store::memory::Memory;
 use forge_store::record::{
@@ -99,9 +100,17 @@ impl Edge {
         let registry = registry(state_dir.path(), &tracker).await;
         let vault = Vault::from_key(&vec![7; 32].into()).unwrap();
         let external = no_services(state_dir.path(), &tracker);
+        let ledger = ledger::Setup {
+            store: Arc::clone(&store) as _,
+            clock: Clock::System,
+            milestones: Vec::new(),
+            terms: Terms::default(),
+            tracker: tracker.clone(),
+        };
         let setup = signals::Setup {
             config: forge_signals::config::Config::default(),
             store: Arc::clone(&store) as _,
+            ledger: Ledger::open(ledger).await.unwrap(),
             clock: Clock::System,
         };
         let agent = AgentReport {

@@ -5,14 +5,18 @@
 pub mod agent;
 pub mod config;
 pub mod evaluate;
+pub mod ledger;
 pub mod record;
 pub mod rule;
 pub mod sign;
+pub mod terms;
 pub mod window;
 
 pub use evaluate::{Evaluator, Teams, Verdict};
+pub use ledger::Ledger;
 pub use record::Record;
 pub use rule::Rules;
+pub use terms::Terms;
 
 /// Problem of one field of a record or a rules file.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

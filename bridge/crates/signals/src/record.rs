@@ -4,6 +4,8 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use forge_store::record::SignalRecord;
+
 use crate::FieldProblem;
 
 const ID_BYTES: usize = 256;
@@ -45,6 +47,30 @@ pub struct Record {
     pub tool: Option<String>,
     /// The same in each repeat of a record.
     pub call_id: Option<String>,
+}
+
+impl Record {
+    /// Form in which a record of this user is stored when it arrives.
+    pub fn stored(&self, user_id: Option<String>, at: Timestamp) -> SignalRecord {
+        SignalRecord {
+            at,
+            ts: self.ts,
+            kind: self.hook.map(|hook| hook.as_str().to_owned()),
+            model: self.model.clone(),
+            tool: self.tool.clone(),
+            user_id,
+            project_id: self.project_id.clone(),
+            error_code: self.error_code.clone(),
+            tokens_in: self.usage.tokens_in,
+            tokens_out: self.usage.tokens_out,
+            cost_micros: self.usage.cost_micros,
+            cache_read_tokens: self.usage.cache_read_tokens,
+            cache_write_tokens: self.usage.cache_write_tokens,
+            latency_ms: self.latency_ms,
+            blocked: false,
+            intervention_id: None,
+        }
+    }
 }
 
 /// Tokens and cost of a call.

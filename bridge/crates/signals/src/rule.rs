@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use forge_base::json;
+use forge_store::record::Severity;
 
 use crate::FieldProblem;
 use crate::record::MICROS;
@@ -44,7 +45,7 @@ pub struct Rule {
 }
 
 /// Records that a rule adds up: those of one user, of one team, and so on.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     Org,
@@ -61,14 +62,6 @@ pub enum Action {
     Allow,
     Notify,
     Block,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Severity {
-    Info,
-    Warning,
-    Critical,
 }
 
 /// Comparison of one field.

@@ -6,14 +6,14 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
-use crate::record::Record;
+use forge_store::record::SignalTotals;
 
 const MINUTE: i64 = 60;
 const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 
 /// Span of time that a total covers.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
 pub enum Span {
     #[serde(rename = "1h")]
     Hour,
@@ -43,6 +43,24 @@ impl Span {
         }
     }
 
+    /// Earliest time that can belong to the span that ends at `at`.
+    pub(crate) fn since(self, at: Timestamp) -> Timestamp {
+        let seconds = |seconds| Timestamp::from_second(seconds).unwrap_or(Timestamp::UNIX_EPOCH);
+        match self.rolling() {
+            Some((length, step)) => seconds((at.as_second() - length).div_euclid(step) * step),
+            None if self == Span::Month => {
+                let first = at.to_zoned(TimeZone::UTC).date().first_of_month();
+                let first = first.to_zoned(TimeZone::UTC);
+                first.map_or(Timestamp::UNIX_EPOCH, |first| first.timestamp())
+            }
+            None => Timestamp::UNIX_EPOCH,
+        }
+    }
+
+    pub(crate) fn is_rolling(self) -> bool {
+        self.rolling().is_some()
+    }
+
     /// Period that a time belongs to: the month, or one period for all times.
     pub(crate) fn period(self, at: Timestamp) -> i64 {
         match self {
@@ -55,48 +73,12 @@ impl Span {
     }
 }
 
-/// Sums over records.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub signals: u64,
-    pub errors: u64,
-    pub tokens_in: u64,
-    pub tokens_out: u64,
-    /// Micro-dollars.
-    pub cost_micros: u64,
-}
-
-impl Totals {
-    pub fn of(record: &Record) -> Self {
-        Self {
-            signals: 1,
-            errors: u64::from(record.error_code.is_some()),
-            tokens_in: record.usage.tokens_in.unwrap_or(0),
-            tokens_out: record.usage.tokens_out.unwrap_or(0),
-            cost_micros: record.usage.cost_micros.unwrap_or(0),
-        }
-    }
-
-    pub fn add(&mut self, other: &Totals) {
-        let pairs = [
-            (&mut self.signals, other.signals),
-            (&mut self.errors, other.errors),
-            (&mut self.tokens_in, other.tokens_in),
-            (&mut self.tokens_out, other.tokens_out),
-            (&mut self.cost_micros, other.cost_micros),
-        ];
-        for (sum, more) in pairs {
-            *sum = sum.saturating_add(more);
-        }
-    }
-}
-
 /// Window over the records of one scope value.
 #[derive(Clone, Debug)]
 pub struct Window {
     span: Span,
     /// Totals by step of a rolling span, else by period.
-    steps: BTreeMap<i64, Totals>,
+    steps: BTreeMap<i64, SignalTotals>,
 }
 
 impl Window {
@@ -108,18 +90,26 @@ impl Window {
     }
 
     /// Adds amounts that arrived at `at`, and forgets the steps that are over by then.
-    pub fn add(&mut self, at: Timestamp, amounts: &Totals) {
+    pub fn add(&mut self, at: Timestamp, amounts: &SignalTotals) {
         let (first, step) = self.bounds(at);
         self.steps = self.steps.split_off(&first);
-        self.steps.entry(step).or_default().add(amounts);
+        self.steps.entry(step).or_default().add_all(amounts);
+    }
+
+    /// Takes back amounts that were added.
+    pub fn subtract(&mut self, at: Timestamp, amounts: &SignalTotals) {
+        let (_, step) = self.bounds(at);
+        if let Some(totals) = self.steps.get_mut(&step) {
+            totals.subtract(amounts);
+        }
     }
 
     /// Totals of the span that ends at `at`.
-    pub fn totals(&self, at: Timestamp) -> Totals {
+    pub fn totals(&self, at: Timestamp) -> SignalTotals {
         let (first, last) = self.bounds(at);
-        let mut totals = Totals::default();
+        let mut totals = SignalTotals::default();
         for (_, amounts) in self.steps.range(first..=last) {
-            totals.add(amounts);
+            totals.add_all(amounts);
         }
         totals
     }
@@ -150,10 +140,10 @@ mod tests {
         Timestamp::from_second(seconds).unwrap()
     }
 
-    fn one() -> Totals {
-        Totals {
+    fn one() -> SignalTotals {
+        SignalTotals {
             signals: 1,
-            ..Totals::default()
+            ..SignalTotals::default()
         }
     }
 
@@ -183,13 +173,13 @@ mod tests {
     #[test]
     fn sums_do_not_overflow() {
         let mut window = Window::new(Span::AllTime);
-        let most = Totals {
+        let most = SignalTotals {
             tokens_in: u64::MAX,
-            ..Totals::default()
+            ..SignalTotals::default()
         };
         window.add(at(1), &most);
         window.add(at(2), &most);
-        assert_eq!(window.totals(at(3)).tokens_in, u64::MAX);
+        assert_eq!(window.totals(at(3)).tokens_in, i64::MAX as u64);
     }
 
     proptest! {

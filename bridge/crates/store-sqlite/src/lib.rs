@@ -15,6 +15,8 @@ mod model_test;
 #[cfg(test)]
 mod on_disk;
 #[cfg(test)]
+mod rollback;
+#[cfg(test)]
 mod tests;
 
 use std::sync::{Arc, Mutex};

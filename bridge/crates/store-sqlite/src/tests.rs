@@ -2,23 +2,18 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use rusqlite::Connection;
 
 use forge_base::id::DeliveryId;
-use forge_store::contract::judgement::Strict;
 use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
-use forge_store::contract::signals;
 use forge_store::destination::DueQuery;
 use forge_store::record::{
-    Acceptance, AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch, NewSignal,
+    Acceptance, AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch,
 };
 use forge_store::roles::{
     Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,
-    Records as _, Secrets as _, Signals as _,
+    Records as _, Secrets as _,
 };
 use forge_store::{Config, Error};
 
@@ -258,64 +253,6 @@ async fn after_a_full_disk_no_write_is_acknowledged_and_the_store_comes_back() {
     assert_eq!(store.counts().queued, 2);
     assert_eq!(store.log_bounds().issued, bounds.issued + 2);
     assert_eq!(store.epoch(), 1);
-}
-
-#[tokio::test]
-async fn a_change_that_fails_takes_only_itself_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let (id, bounds) = (accept(&store, task("t")).await, store.log_bounds());
-    let half = store.write(Urgency::Now, 0, |tx| {
-        events::insert(tx, Some("echo"), None, &task("t").events)?;
-        tx.execute("DELETE FROM body", [])?;
-        tx.counters.entered_queue("nowhere");
-        Err::<(), _>(Error::InvalidState("on second thoughts").into())
-    });
-    let other = store.accept(task("u"));
-    let (half, other) = tokio::join!(half, other);
-    assert!(matches!(half, Err(Error::InvalidState(_))));
-    assert!(matches!(other, Ok(Acceptance::Accepted { .. })));
-    assert!(store.dispatch(id).await.unwrap().is_some());
-    assert_eq!(store.counts().queued, 2);
-    assert_eq!(store.queues().await.unwrap(), [("echo".to_owned(), 2)]);
-    assert_eq!(store.log_bounds().issued, bounds.issued + 2);
-}
-
-#[tokio::test]
-async fn a_transaction_that_is_repeated_takes_its_judgements_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = open(folder.path());
-    let session = signals::session("s");
-    store
-        .open_signal_session(session, Vec::new())
-        .await
-        .unwrap();
-    let strict = Arc::new(Strict::default());
-    let judged = NewSignal {
-        judge: Some(Arc::clone(&strict) as _),
-        ..signals::signal("s", 1)
-    };
-    // The first change waits, so that the next two share a transaction.
-    let waits = store.write(Urgency::Now, 0, |_| {
-        std::thread::sleep(Duration::from_millis(100));
-        Ok(())
-    });
-    let half = store.write(Urgency::Now, 0, |tx| {
-        tx.execute("DELETE FROM body", [])?;
-        tx.execute("DELETE FROM signal", [])?;
-        Err::<(), _>(Error::InvalidState("on second thoughts").into())
-    });
-    let (_, first, half, second) = tokio::join!(
-        waits,
-        store.record_signal(judged.clone()),
-        half,
-        store.record_signal(judged)
-    );
-    assert!(half.is_err() && first.is_ok() && second.is_ok());
-    let (session, _) = store.signal_session("s", 10).await.unwrap().unwrap();
-    assert_eq!(session.totals.signals, 2);
-    assert_eq!(strict.judged.load(Ordering::Relaxed), 2);
-    assert!(strict.asked.load(Ordering::Relaxed) > 2);
 }
 
 #[tokio::test]

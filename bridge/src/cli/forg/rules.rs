@@ -1,6 +1,7 @@
 //! `forg rules`: judges records of a file by rules of a file, on the time that the records state, and prints the schema
 //! of a rules file.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -13,8 +14,10 @@ use serde_json::{Value, json};
 use super::super::screen::Tone;
 use super::super::{Context, FAILED};
 use forge_base::{json as bounded, time};
+use forge_signals::evaluate::{Subject, teams_of_users};
 use forge_signals::rule::{Action, RULES_BYTES, SCHEMA};
-use forge_signals::{Evaluator, FieldProblem, Record, Rules, Teams, Verdict};
+use forge_signals::{Evaluator, FieldProblem, Record, Rules, Verdict};
+use forge_store::record::{SignalSource, SignalTotals};
 
 /// Maximum size of a record, as on the wire.
 const RECORD_BYTES: usize = 64 * 1024;
@@ -74,13 +77,9 @@ fn test(
         Ok(rules) => rules,
         Err(found) => return refused(context, &rules.display().to_string(), &found),
     };
-    let mut of_user = Teams::new();
-    for (name, users) in teams {
-        for user in users {
-            of_user.entry(user.clone()).or_default().push(name.clone());
-        }
-    }
-    let mut evaluator = Evaluator::new(rules, of_user);
+    let teams = teams_of_users(teams.iter().map(|(name, users)| (name, users)));
+    let mut evaluator = Evaluator::new(rules, teams);
+    let mut sessions = HashMap::<String, SignalTotals>::new();
     let mut lines: Box<dyn BufRead> = match records.as_os_str() == "-" {
         true => Box::new(BufReader::new(io::stdin())),
         false => {
@@ -115,7 +114,22 @@ fn test(
             let user = record.user_id.as_deref().unwrap_or_default();
             format!("{} {user}", record.adapter)
         });
-        let verdict = evaluator.judge(&record, &session, at);
+        let stored = record.stored(record.user_id.clone(), at);
+        let totals = sessions.entry(session.clone()).or_default();
+        let subject = Subject {
+            source: SignalSource::Agent,
+            adapter: &record.adapter,
+            session_id: &session,
+            former: *totals,
+            record: &stored,
+        };
+        // Nothing was stored before these records.
+        for key in evaluator.missing(&subject) {
+            evaluator.begin(&key, 0);
+            evaluator.complete(&key, 0, &[]);
+        }
+        let verdict = evaluator.judge(&subject, at);
+        totals.add(&stored);
         report.add(number, &record, &verdict)?;
     }
     report.end()
@@ -176,7 +190,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn add(&mut self, line: usize, record: &Record, verdict: &Verdict<'_>) -> io::Result<()> {
+    fn add(&mut self, line: usize, record: &Record, verdict: &Verdict) -> io::Result<()> {
         self.records += 1;
         self.blocked += usize::from(verdict.is_blocked());
         let notices = verdict
@@ -187,7 +201,7 @@ impl<'a> Report<'a> {
         let Some(decided) = &verdict.decided else {
             return Ok(());
         };
-        let rule = decided.rule;
+        let rule = &decided.rule;
         if self.context.global.json {
             let begun = verdict.begun.iter().map(|held| {
                 json!({"ruleId": held.rule.id, "action": held.rule.action, "scopeValue": held.scope_value})

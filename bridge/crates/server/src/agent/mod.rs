@@ -88,9 +88,14 @@ async fn emit(
     SignalBody { bytes, tree }: SignalBody,
 ) -> Result<Json<Value>, Failure> {
     let emitted = agent.emit(&bytes, &tree, signature(&headers)).await?;
-    Ok(Json(
-        json!({ "blocked": emitted.blocked, "session_id": emitted.session_id }),
-    ))
+    let told = emitted.verdict.intervention;
+    let mut answer =
+        json!({ "blocked": emitted.verdict.blocked, "session_id": emitted.session_id });
+    if let Some(told) = told {
+        answer["message"] = told.message.into();
+        answer["intervention_id"] = told.id.into();
+    }
+    Ok(Json(answer))
 }
 
 /// The signature, if it is given once.

@@ -22,14 +22,17 @@ use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
 use forge_store::record::{
     NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
+    SignalVerdict,
 };
 use forge_store::roles::{Secrets, Signals};
 use forge_store::sealed;
 use secrecy::ExposeSecret as _;
 
-use self::sessions::{Chain, KEY_LIFE, Newest, Plan, Sessions};
+use self::sessions::{Chain, KEY_LIFE, Newest, Plan, Sessions, Steps};
 use crate::FieldProblem;
 use crate::config::Config;
+use crate::evaluate::Subject;
+use crate::ledger::Ledger;
 use crate::record::{self, Record};
 use crate::sign::{SessionKeys, Signature};
 
@@ -48,6 +51,7 @@ const PAGE: usize = 1000;
 pub struct Setup {
     pub config: Config,
     pub store: Arc<dyn Signals>,
+    pub ledger: Ledger,
     pub clock: Clock,
 }
 
@@ -69,6 +73,7 @@ pub struct Agent {
 struct Inner {
     config: Config,
     store: Arc<dyn Signals>,
+    ledger: Ledger,
     clock: Clock,
     keys: SessionKeys,
     sessions: Sessions,
@@ -105,8 +110,8 @@ pub enum StartError {
 /// Answer to a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emitted {
-    pub blocked: bool,
     pub session_id: String,
+    pub verdict: SignalVerdict,
 }
 
 /// Reason why a signal was refused.
@@ -128,6 +133,7 @@ impl Agent {
         let inner = Inner {
             config: setup.config,
             store: setup.store,
+            ledger: setup.ledger,
             clock: setup.clock,
             keys: SessionKeys::new(secret.expose_secret()),
             sessions: Sessions::default(),
@@ -156,6 +162,10 @@ impl Agent {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    pub fn ledger(&self) -> &Ledger {
+        &self.inner.ledger
     }
 
     /// Number of sessions whose key is valid.
@@ -313,25 +323,20 @@ impl Inner {
                 .plan(record.hook, now, self.config.session_timeout)
         };
         let reading = chain.gate.read().await;
-        let unchanged = Plan::Store {
-            opens: false,
-            ends: false,
-        };
-        if plan() == unchanged {
-            return self
-                .write(chain, record, repeat_key, now, false, false)
-                .await;
+        if plan() == Plan::Store(Steps::default()) {
+            let signal = Signal { record, repeat_key };
+            return self.write(chain, signal, now, Steps::default()).await;
         }
         drop(reading);
         let _writing = chain.gate.write().await;
         match plan() {
             Plan::Ignore => Emitted {
-                blocked: false,
                 session_id: chain.newest().session.id.clone(),
+                verdict: SignalVerdict::default(),
             },
-            Plan::Store { opens, ends } => {
-                self.write(chain, record, repeat_key, now, opens, ends)
-                    .await
+            Plan::Store(steps) => {
+                let signal = Signal { record, repeat_key };
+                self.write(chain, signal, now, steps).await
             }
         }
     }
@@ -339,12 +344,11 @@ impl Inner {
     async fn write(
         &self,
         chain: &Arc<Chain>,
-        record: &Record,
-        repeat_key: Option<Digest>,
+        signal: Signal<'_>,
         now: Timestamp,
-        opens: bool,
-        ends: bool,
+        steps: Steps,
     ) -> Emitted {
+        let Steps { opens, ends } = steps;
         let Newest {
             session: former,
             is_stored,
@@ -372,7 +376,10 @@ impl Inner {
             events.push(session_event(kind::SIGNAL_SESSION_STARTED, &session, now));
         }
         let opened = opens.then(|| session.clone());
-        let stored = stored(record, chain, &self.config, now);
+        let stored = self.stored(signal.record, chain, now);
+        let before = session.clone();
+        let subject = Subject::new(&before, &stored);
+        self.ledger.prepare(&subject).await;
         session.count(&stored);
         if ends {
             session.ended_at = Some(now);
@@ -381,36 +388,37 @@ impl Inner {
         let written = self.store.record_signal(NewSignal {
             session_id: session.id.clone(),
             record: stored.clone(),
-            repeat_key,
+            repeat_key: signal.repeat_key,
             opens: opened,
             ends: ended.or_else(|| ends.then(|| (session.id.clone(), now))),
             events,
-            judge: None,
+            judge: Some(Arc::new(self.ledger.clone())),
         });
-        let emitted = Emitted {
-            blocked: false,
-            session_id: session.id.clone(),
-        };
-        let is_stored = match timeout(STORE_TIMEOUT, written).await {
+        let (is_stored, verdict) = match timeout(STORE_TIMEOUT, written).await {
             Ok(Ok(SignalRecorded::Repeat(session_id, verdict))) => {
                 return Emitted {
-                    blocked: verdict.blocked,
                     session_id,
+                    verdict,
                 };
             }
-            Ok(Ok(SignalRecorded::New(_))) => true,
+            Ok(Ok(SignalRecorded::New(verdict))) => (true, verdict),
             // An earlier attempt that was not waited for has opened it.
             Ok(Err(forge_store::Error::InvalidState(_))) if opens && !is_stored => {
                 chain.newest().is_stored = true;
-                return Box::pin(self.write(chain, record, repeat_key, now, false, ends)).await;
+                let steps = Steps { opens: false, ends };
+                return Box::pin(self.write(chain, signal, now, steps)).await;
             }
             failed => {
                 match failed {
                     Ok(Err(error)) => tracing::warn!("a signal is not stored: {error}"),
                     _ => tracing::warn!("a signal is not stored within {STORE_TIMEOUT:?}"),
                 }
-                false
+                (false, self.ledger.judge_unstored(&subject))
             }
+        };
+        let emitted = Emitted {
+            session_id: session.id.clone(),
+            verdict,
         };
         let mut newest = chain.newest();
         if opens || ends {
@@ -423,6 +431,23 @@ impl Inner {
         }
         emitted
     }
+
+    fn stored(&self, record: &Record, chain: &Chain, now: Timestamp) -> SignalRecord {
+        let user = record.user_id.as_ref().or(chain.user_id.as_ref());
+        let user = user.or(self.config.user.as_ref()).cloned();
+        let mut stored = record.stored(user, now);
+        if stored.cost_micros.is_none() {
+            stored.cost_micros = self.ledger.cost(record.model.as_deref(), &record.usage);
+        }
+        stored
+    }
+}
+
+/// Signal to store.
+#[derive(Clone, Copy)]
+struct Signal<'a> {
+    record: &'a Record,
+    repeat_key: Option<Digest>,
 }
 
 fn new_id() -> String {
@@ -440,28 +465,6 @@ fn repeat_key(record: &Record, body: &[u8], tree: &Value) -> Option<Digest> {
         value => value.is_number(),
     };
     is_exact.then(|| sha256(body))
-}
-
-fn stored(record: &Record, chain: &Chain, config: &Config, now: Timestamp) -> SignalRecord {
-    let user = record.user_id.as_ref().or(chain.user_id.as_ref());
-    SignalRecord {
-        at: now,
-        ts: record.ts,
-        kind: record.hook.map(|hook| hook.as_str().to_owned()),
-        model: record.model.clone(),
-        tool: record.tool.clone(),
-        user_id: user.or(config.user.as_ref()).cloned(),
-        project_id: record.project_id.clone(),
-        error_code: record.error_code.clone(),
-        tokens_in: record.usage.tokens_in,
-        tokens_out: record.usage.tokens_out,
-        cost_micros: record.usage.cost_micros,
-        cache_read_tokens: record.usage.cache_read_tokens,
-        cache_write_tokens: record.usage.cache_write_tokens,
-        latency_ms: record.latency_ms,
-        blocked: false,
-        intervention_id: None,
-    }
 }
 
 #[expect(

@@ -38,16 +38,20 @@ pub(super) struct Newest {
 }
 
 /// Effect of a signal on its session.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Plan {
     /// Nothing is stored.
     Ignore,
-    Store {
-        /// The session has to be opened first: it is new, or was not stored.
-        opens: bool,
-        /// The signal ends the session.
-        ends: bool,
-    },
+    Store(Steps),
+}
+
+/// Change of a session with a signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Steps {
+    /// The session has to be opened first: it is new, or was not stored.
+    pub(super) opens: bool,
+    /// The signal ends the session.
+    pub(super) ends: bool,
 }
 
 impl Chain {
@@ -89,10 +93,10 @@ impl Newest {
         let is_live = self.is_live(now, timeout);
         match (hook, is_live) {
             (Some(Hook::SessionEnd), false) | (Some(Hook::SessionStart), true) => Plan::Ignore,
-            (hook, is_live) => Plan::Store {
+            (hook, is_live) => Plan::Store(Steps {
                 opens: !is_live || !self.is_stored,
                 ends: hook == Some(Hook::SessionEnd),
-            },
+            }),
         }
     }
 }

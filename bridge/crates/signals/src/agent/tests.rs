@@ -5,11 +5,14 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use forge_base::digest::{MacKey, hex};
+use forge_base::tasks::Tasks;
 use forge_store::memory::Memory;
 use forge_store::record::SignalSessionFilter;
 use secrecy::SecretSlice;
 
 use super::*;
+use crate::ledger;
+use crate::terms::Terms;
 
 /// Agent on a clock that the tests move.
 struct Fixture {
@@ -46,9 +49,17 @@ impl Fixture {
 }
 
 async fn open(store: &Arc<Memory>, clock: Clock, vault: &Vault, config: &Config) -> Agent {
+    let ledger = ledger::Setup {
+        store: Arc::clone(store) as _,
+        clock,
+        milestones: config.milestones.clone(),
+        terms: Terms::default(),
+        tracker: Tasks::here(),
+    };
     let setup = Setup {
         config: config.clone(),
         store: Arc::clone(store) as _,
+        ledger: Ledger::open(ledger).await.unwrap(),
         clock,
     };
     Agent::open(setup, &**store, vault).await.unwrap()

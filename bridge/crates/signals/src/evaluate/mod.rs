@@ -1,47 +1,142 @@
 //! Evaluation: a record is added to the windows of its scopes, and the most restrictive rule that holds then decides.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod condition;
+#[cfg(test)]
+mod tests;
+mod windows;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use uuid::Uuid;
 
-use crate::record::{Hook, Record};
-use crate::rule::{
-    Action, NumberField, NumberTest, Order, Rule, Rules, Scope, Test, TextField, TextTest,
+use forge_store::record::{
+    Intervention, SignalGroup, SignalRecord, SignalSession, SignalSource, SignalTotals,
 };
-use crate::window::{Span, Totals, Window};
+
+pub use self::windows::Key;
+use self::windows::Windows;
+use crate::rule::{Action, Rule, Rules, Scope};
+use crate::window::Span;
 
 /// Teams of each user.
 pub type Teams = BTreeMap<String, Vec<String>>;
 
+/// Teams of each user, from the users of each team.
+pub fn teams_of_users<'a>(users: impl IntoIterator<Item = (&'a String, &'a Vec<String>)>) -> Teams {
+    let mut teams = Teams::new();
+    for (team, users) in users {
+        for user in users {
+            let own = teams.entry(user.clone()).or_default();
+            if !own.contains(team) {
+                own.push(team.clone());
+            }
+        }
+    }
+    teams
+}
+
+/// Values per rule for which it is remembered that the rule holds.
+const MOST_HELD: usize = 65_536;
+
+/// Record with what is known of its session.
+#[derive(Clone, Copy, Debug)]
+pub struct Subject<'a> {
+    pub source: SignalSource,
+    pub adapter: &'a str,
+    pub session_id: &'a str,
+    /// Totals of the session before the record.
+    pub former: SignalTotals,
+    pub record: &'a SignalRecord,
+}
+
+impl<'a> Subject<'a> {
+    pub fn new(session: &'a SignalSession, record: &'a SignalRecord) -> Self {
+        Self {
+            source: session.source,
+            adapter: &session.adapter,
+            session_id: &session.id,
+            former: session.totals,
+            record,
+        }
+    }
+
+    /// Values of a scope that the record counts for.
+    fn values<'t>(&self, scope: Scope, teams: &'t Teams) -> Vec<&'t str>
+    where
+        'a: 't,
+    {
+        let one = |value: &'a Option<String>| value.as_deref().into_iter().collect();
+        match scope {
+            Scope::Org => vec![""],
+            Scope::Team => {
+                let user = self.record.user_id.as_ref();
+                let teams = user.and_then(|user| teams.get(user));
+                teams.into_iter().flatten().map(String::as_str).collect()
+            }
+            Scope::Project => one(&self.record.project_id),
+            Scope::User => one(&self.record.user_id),
+            Scope::Session => vec![self.session_id],
+        }
+    }
+}
+
 /// Rules with the windows that they look at.
 #[derive(Debug)]
 pub struct Evaluator {
-    rules: Rules,
+    rules: Vec<Arc<Rule>>,
     teams: Teams,
-    /// Scopes and spans that some rule looks at.
-    watched: Vec<(Scope, Span)>,
-    windows: HashMap<(Scope, Span, String), Window>,
-    /// Rules that hold, by the index of the rule and the scope value; with the period in which they began to.
-    holding: HashMap<(usize, String), i64>,
+    windows: Windows,
+    /// For each rule the values that it holds for.
+    held: Vec<HashMap<String, Holding>>,
+    /// Increases with each change of the rules.
+    generation: u64,
+}
+
+/// Rule that holds for a value.
+#[derive(Clone, Debug)]
+struct Holding {
+    /// Period in which it began to hold.
+    period: i64,
+    since: Timestamp,
+    /// `None` for a rule that allows.
+    intervention: Option<Intervention>,
 }
 
 /// Judgement of one record.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Verdict<'a> {
+#[derive(Debug)]
+pub struct Verdict {
     /// The rule that decides; `None` if none holds.
-    pub decided: Option<Held<'a>>,
+    pub decided: Option<Held>,
     /// Rules that hold since this record, in the order of the file.
-    pub begun: Vec<Held<'a>>,
+    pub begun: Vec<Held>,
+    /// Ids of the interventions whose rule no longer holds.
+    pub ended: Vec<String>,
+    /// Effect on the evaluator.
+    pub change: Change,
 }
 
-/// Rule that holds for one scope value.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Held<'a> {
-    pub rule: &'a Rule,
+/// Rule that holds for one value of its scope.
+#[derive(Clone, Debug)]
+pub struct Held {
+    pub rule: Arc<Rule>,
     pub scope_value: String,
+    pub intervention: Option<Intervention>,
 }
 
-impl Verdict<'_> {
+/// Effect of a judgement on the evaluator, which can be taken back.
+#[derive(Debug)]
+pub struct Change {
+    generation: u64,
+    at: Timestamp,
+    amounts: SignalTotals,
+    reached: Vec<Key>,
+    /// Former holdings, by the index of the rule and the value.
+    held: Vec<(usize, String, Option<Holding>)>,
+}
+
+impl Verdict {
     pub fn is_blocked(&self) -> bool {
         let decided = self.decided.as_ref();
         decided.is_some_and(|held| held.rule.action == Action::Block)
@@ -50,148 +145,233 @@ impl Verdict<'_> {
 
 impl Evaluator {
     pub fn new(rules: Rules, teams: Teams) -> Self {
-        let mut seen = HashSet::new();
-        let pairs = rules.rules.iter().map(|rule| (rule.scope, rule.window));
+        let rules: Vec<_> = rules.rules.into_iter().map(Arc::new).collect();
         Self {
-            watched: pairs.filter(|pair| seen.insert(*pair)).collect(),
-            windows: HashMap::new(),
-            holding: HashMap::new(),
-            teams,
+            windows: Windows::new(&rules),
+            held: rules.iter().map(|_| HashMap::new()).collect(),
+            generation: 0,
             rules,
+            teams,
         }
     }
 
-    /// Adds a record that arrived at `at` in this session, and judges it. The record is in the totals.
-    pub fn judge(&mut self, record: &Record, session: &str, at: Timestamp) -> Verdict<'_> {
-        let amounts = Totals::of(record);
-        let mut totals: HashMap<(Scope, Span, String), Totals> = HashMap::new();
-        for (scope, span) in self.watched.clone() {
-            for value in self.scope_values(scope, record, session) {
-                let key = (scope, span, window_value(span, &value, session));
-                let window = self.windows.entry(key).or_insert_with(|| Window::new(span));
-                window.add(at, &amounts);
-                totals.insert((scope, span, value), window.totals(at));
+    /// Replaces the rules. Windows are kept if the same ones are needed, and what a rule holds for if its id and action
+    /// are the same.
+    pub fn replace(&mut self, rules: Rules, teams: Teams) {
+        let former = std::mem::replace(self, Self::new(rules, teams));
+        self.generation = former.generation + 1;
+        if self.teams == former.teams {
+            self.windows.adopt(former.windows);
+        }
+        for (rule, held) in former.rules.iter().zip(former.held) {
+            if let Some(index) = self.index(&rule.id, rule.action) {
+                self.held[index] = held;
             }
         }
-        let mut verdict = Verdict::default();
-        for (index, rule) in self.rules.rules.iter().enumerate() {
-            for scope_value in self.scope_values(rule.scope, record, session) {
-                let key = (rule.scope, rule.window, scope_value);
-                let holds = rule
-                    .tests
-                    .iter()
-                    .all(|test| test.holds(record, &totals[&key]));
-                let (_, _, scope_value) = key;
-                let held_key = (index, scope_value.clone());
-                if !holds {
-                    self.holding.remove(&held_key);
+    }
+
+    /// Restores the interventions that are open.
+    pub fn restore(&mut self, open: Vec<Intervention>) {
+        for intervention in open {
+            let action = match intervention.blocks {
+                true => Action::Block,
+                false => Action::Notify,
+            };
+            if let Some(index) = self.index(&intervention.rule_id, action) {
+                let holding = Holding {
+                    period: intervention.period,
+                    since: intervention.at,
+                    intervention: Some(intervention.clone()),
+                };
+                self.held[index].insert(intervention.scope_value, holding);
+            }
+        }
+    }
+
+    fn index(&self, id: &str, action: Action) -> Option<usize> {
+        let mut rules = self.rules.iter();
+        rules.position(|rule| rule.id == id && rule.action == action)
+    }
+
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        &self.rules
+    }
+
+    /// Values that a record counts for and that are not counted yet. Rules over them do not judge it.
+    pub fn missing(&self, subject: &Subject<'_>) -> Vec<Key> {
+        self.windows.missing(subject, &self.teams)
+    }
+
+    /// True if values that the rule looks at are being counted.
+    pub fn is_counting(&self, rule: &Rule) -> bool {
+        rule.window != Span::Session && self.windows.is_counting(rule.scope)
+    }
+
+    /// Stored records of a value, and the earliest time that counts.
+    pub fn stored(&self, key: &Key, at: Timestamp) -> (SignalGroup, Timestamp) {
+        self.windows.stored(key, &self.teams, at)
+    }
+
+    /// Begins to count a value: `complete` takes the stored records up to now. A count of the value that has begun before
+    /// has no effect any more.
+    pub fn begin(&mut self, key: &Key, count: u64) {
+        self.windows.begin(key, count);
+    }
+
+    /// Ends a count with the stored amounts up to its beginning, by their time.
+    pub fn complete(&mut self, key: &Key, count: u64, stored: &[(Timestamp, SignalTotals)]) {
+        self.windows.complete(key, count, stored);
+    }
+
+    /// Ends a count that failed.
+    pub fn abandon(&mut self, key: &Key, count: u64) {
+        self.windows.abandon(key, count);
+    }
+
+    /// Values of a rule's scope that are counted, with the totals of its window.
+    pub fn totals(&self, rule: &Rule, at: Timestamp) -> Vec<(&str, SignalTotals)> {
+        self.windows.totals(rule.scope, rule.window, at)
+    }
+
+    /// Adds a record that arrived at `at`, and judges it. The record is in the totals.
+    pub fn judge(&mut self, subject: &Subject<'_>, at: Timestamp) -> Verdict {
+        let amounts = SignalTotals::of(subject.record);
+        let reached = self.windows.reached(subject, &self.teams);
+        let sums = self.windows.add(subject, &self.teams, at, &amounts);
+        let mut of_session = subject.former;
+        of_session.add_all(&amounts);
+        let mut verdict = Verdict {
+            decided: None,
+            begun: Vec::new(),
+            ended: Vec::new(),
+            change: Change {
+                generation: self.generation,
+                at,
+                amounts,
+                reached,
+                held: Vec::new(),
+            },
+        };
+        for (index, rule) in self.rules.iter().enumerate() {
+            for value in subject.values(rule.scope, &self.teams) {
+                // A session's totals are separate for each session, whatever the scope.
+                let (totals, value) = match rule.window {
+                    Span::Session => (Some(&of_session), subject.session_id),
+                    span => (windows::find(&sums, rule.scope, value, span), value),
+                };
+                let Some(totals) = totals else {
                     continue;
-                }
-                let held = Held { rule, scope_value };
-                let period = rule.window.period(at);
-                if self.holding.insert(held_key, period) != Some(period) {
-                    verdict.begun.push(held.clone());
-                }
-                let decided = verdict.decided.as_ref();
-                if decided.is_none_or(|other| rule.action > other.rule.action) {
-                    verdict.decided = Some(held);
+                };
+                let holds = rule.tests.iter().all(|test| test.holds(subject, totals));
+                let held = &mut self.held[index];
+                if holds {
+                    verdict.hold(index, rule, value, subject, held);
+                } else if rule.window.is_rolling() && held.contains_key(value) {
+                    verdict.release(index, value, held);
                 }
             }
         }
         verdict
     }
 
-    /// Values of a scope that a record counts for.
-    fn scope_values(&self, scope: Scope, record: &Record, session: &str) -> Vec<String> {
-        let one = |value: &Option<String>| value.iter().cloned().collect();
-        match scope {
-            Scope::Org => vec![String::new()],
-            Scope::Team => {
-                let user = record.user_id.as_ref();
-                let teams = user.and_then(|user| self.teams.get(user));
-                teams.cloned().unwrap_or_default()
+    /// Takes back a judgement.
+    pub fn take_back(&mut self, change: Change) {
+        let Change { at, amounts, .. } = change;
+        self.windows.subtract(&change.reached, at, &amounts);
+        if change.generation != self.generation {
+            return;
+        }
+        for (index, value, former) in change.held.into_iter().rev() {
+            match former {
+                Some(holding) => self.held[index].insert(value, holding),
+                None => self.held[index].remove(&value),
+            };
+        }
+    }
+}
+
+impl Verdict {
+    /// Notes that a rule holds for a value.
+    fn hold(
+        &mut self,
+        index: usize,
+        rule: &Arc<Rule>,
+        value: &str,
+        subject: &Subject<'_>,
+        held: &mut HashMap<String, Holding>,
+    ) {
+        let at = self.change.at;
+        let period = rule.window.period(at);
+        let former = held.get(value).filter(|former| former.period == period);
+        let intervention = match former {
+            Some(former) => former.intervention.clone(),
+            None => rule.intervention(value, subject, period, at),
+        };
+        let now = Held {
+            rule: Arc::clone(rule),
+            scope_value: value.to_owned(),
+            intervention,
+        };
+        if former.is_none() {
+            if held.len() >= MOST_HELD {
+                forget_old(held);
             }
-            Scope::Project => one(&record.project_id),
-            Scope::User => one(&record.user_id),
-            Scope::Session => vec![session.to_owned()],
+            let holding = Holding {
+                period,
+                since: at,
+                intervention: now.intervention.clone(),
+            };
+            let former = held.insert(value.to_owned(), holding);
+            self.change.held.push((index, value.to_owned(), former));
+            self.begun.push(now.clone());
+        }
+        let decided = self.decided.as_ref();
+        if decided.is_none_or(|other| rule.action > other.rule.action) {
+            self.decided = Some(now);
+        }
+    }
+
+    /// Notes that a rule no longer holds for a value.
+    fn release(&mut self, index: usize, value: &str, held: &mut HashMap<String, Holding>) {
+        if let Some(former) = held.remove(value) {
+            let intervention = former.intervention.as_ref();
+            self.ended.extend(intervention.map(|one| one.id.clone()));
+            self.change
+                .held
+                .push((index, value.to_owned(), Some(former)));
         }
     }
 }
 
-/// Key of a window: one of a session is separate for each session, whatever the scope.
-fn window_value(span: Span, value: &str, session: &str) -> String {
-    match span {
-        Span::Session => format!("{value}\0{session}"),
-        Span::Hour | Span::Day | Span::Week | Span::Month | Span::AllTime => value.to_owned(),
+impl Rule {
+    fn intervention(
+        &self,
+        value: &str,
+        subject: &Subject<'_>,
+        period: i64,
+        at: Timestamp,
+    ) -> Option<Intervention> {
+        (self.action != Action::Allow).then(|| Intervention {
+            id: format!("int_{}", Uuid::now_v7().simple()),
+            rule_id: self.id.clone(),
+            blocks: self.action == Action::Block,
+            severity: self.severity,
+            message: self.message.clone(),
+            scope_value: value.to_owned(),
+            period,
+            session_id: subject.session_id.to_owned(),
+            at,
+            is_open: true,
+            acknowledged: None,
+        })
     }
 }
 
-impl Test {
-    fn holds(&self, record: &Record, totals: &Totals) -> bool {
-        match self {
-            Test::Number(field, test) => {
-                number(*field, record, totals).is_some_and(|number| match test {
-                    NumberTest::Order(order, limit) => order.holds(number, *limit),
-                    NumberTest::In(all) => all.contains(&number),
-                    NumberTest::NotIn(all) => !all.contains(&number),
-                })
-            }
-            Test::Text(field, test) => text(*field, record).is_some_and(|text| match test {
-                TextTest::In(all) => all.iter().any(|one| one == text),
-                TextTest::NotIn(all) => all.iter().all(|one| one != text),
-            }),
-        }
-    }
+/// Forgets the older half.
+fn forget_old(held: &mut HashMap<String, Holding>) {
+    let mut times: Vec<_> = held.values().map(|holding| holding.since).collect();
+    let half = times.len() / 2;
+    let (_, limit, _) = times.select_nth_unstable(half);
+    let limit = *limit;
+    held.retain(|_, holding| holding.since >= limit);
 }
-
-impl Order {
-    #[expect(
-        clippy::float_cmp,
-        reason = "counts and micro-dollars are whole numbers"
-    )]
-    fn holds(self, number: f64, limit: f64) -> bool {
-        match self {
-            Order::Gt => number > limit,
-            Order::Gte => number >= limit,
-            Order::Lt => number < limit,
-            Order::Lte => number <= limit,
-            Order::Eq => number == limit,
-        }
-    }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum above 2^53 is above every limit, too"
-)]
-fn number(field: NumberField, record: &Record, totals: &Totals) -> Option<f64> {
-    let total = match field {
-        NumberField::CostUsd => totals.cost_micros,
-        NumberField::TokensIn => totals.tokens_in,
-        NumberField::TokensOut => totals.tokens_out,
-        NumberField::Tokens => totals.tokens_in.saturating_add(totals.tokens_out),
-        NumberField::Signals => totals.signals,
-        NumberField::Errors => totals.errors,
-        NumberField::LatencyMs => return record.latency_ms,
-        // Of behavioural signals.
-        NumberField::DriftScore | NumberField::Confidence => return None,
-    };
-    Some(total as f64)
-}
-
-fn text(field: TextField, record: &Record) -> Option<&str> {
-    match field {
-        TextField::Adapter => Some(&record.adapter),
-        TextField::Model => record.model.as_deref(),
-        TextField::Hook => record.hook.map(Hook::as_str),
-        TextField::Tool => record.tool.as_deref(),
-        TextField::ProjectId => record.project_id.as_deref(),
-        TextField::UserId => record.user_id.as_deref(),
-        TextField::ErrorCode => record.error_code.as_deref(),
-        // Of behavioural signals.
-        TextField::Type => None,
-    }
-}
-
-#[cfg(test)]
-mod tests;

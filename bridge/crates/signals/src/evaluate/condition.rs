@@ -1,0 +1,74 @@
+//! Conditions of rules: comparison of the totals of a window, and of a record's own fields.
+
+use forge_store::record::{SignalSource, SignalTotals};
+
+use super::Subject;
+use crate::rule::{NumberField, NumberTest, Order, Test, TextField, TextTest};
+
+impl Test {
+    pub(super) fn holds(&self, subject: &Subject<'_>, totals: &SignalTotals) -> bool {
+        match self {
+            Test::Number(field, test) => {
+                number(*field, subject, totals).is_some_and(|number| match test {
+                    NumberTest::Order(order, limit) => order.holds(number, *limit),
+                    NumberTest::In(all) => all.contains(&number),
+                    NumberTest::NotIn(all) => !all.contains(&number),
+                })
+            }
+            Test::Text(field, test) => text(*field, subject).is_some_and(|text| match test {
+                TextTest::In(all) => all.iter().any(|one| one == text),
+                TextTest::NotIn(all) => all.iter().all(|one| one != text),
+            }),
+        }
+    }
+}
+
+impl Order {
+    #[expect(
+        clippy::float_cmp,
+        reason = "counts and micro-dollars are whole numbers"
+    )]
+    fn holds(self, number: f64, limit: f64) -> bool {
+        match self {
+            Order::Gt => number > limit,
+            Order::Gte => number >= limit,
+            Order::Lt => number < limit,
+            Order::Lte => number <= limit,
+            Order::Eq => number == limit,
+        }
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a sum above 2^53 is above every limit, too"
+)]
+fn number(field: NumberField, subject: &Subject<'_>, totals: &SignalTotals) -> Option<f64> {
+    let total = match field {
+        NumberField::CostUsd => totals.cost_micros,
+        NumberField::TokensIn => totals.tokens_in,
+        NumberField::TokensOut => totals.tokens_out,
+        NumberField::Tokens => totals.tokens_in.saturating_add(totals.tokens_out),
+        NumberField::Signals => totals.signals,
+        NumberField::Errors => totals.errors,
+        NumberField::LatencyMs => return subject.record.latency_ms,
+        // Of behavioural signals.
+        NumberField::DriftScore | NumberField::Confidence => return None,
+    };
+    Some(total as f64)
+}
+
+fn text<'a>(field: TextField, subject: &Subject<'a>) -> Option<&'a str> {
+    let record = subject.record;
+    let kind = |source| record.kind.as_deref().filter(|_| subject.source == source);
+    match field {
+        TextField::Adapter => Some(subject.adapter),
+        TextField::Model => record.model.as_deref(),
+        TextField::Hook => kind(SignalSource::Agent),
+        TextField::Type => kind(SignalSource::Engine),
+        TextField::Tool => record.tool.as_deref(),
+        TextField::ProjectId => record.project_id.as_deref(),
+        TextField::UserId => record.user_id.as_deref(),
+        TextField::ErrorCode => record.error_code.as_deref(),
+    }
+}
