@@ -11,23 +11,23 @@ use super::harness::process::Home;
 use super::harness::{Api, Bridge};
 
 /// Tool that sends signals.
-struct Tool {
+pub(super) struct Tool {
     agent: Api,
-    session: String,
+    pub(super) session: String,
     key: Vec<u8>,
 }
 
-async fn agent_url(bridge: &Bridge) -> String {
+pub(super) async fn agent_url(bridge: &Bridge) -> String {
     agent_of(&bridge.api).await
 }
 
-async fn agent_of(api: &Api) -> String {
+pub(super) async fn agent_of(api: &Api) -> String {
     let (_, health) = api.get("/api/health").await;
     format!("http://{}", health["signals"]["agent"].as_str().unwrap())
 }
 
 impl Tool {
-    async fn start(url: &str, request: &Value) -> Self {
+    pub(super) async fn start(url: &str, request: &Value) -> Self {
         let agent = Api::new(url.to_owned());
         let started = agent
             .request(Method::POST, "/session/start")
@@ -53,7 +53,7 @@ impl Tool {
             .body(body.to_owned())
     }
 
-    async fn emit(&self, record: &Value) -> (StatusCode, Value) {
+    pub(super) async fn emit(&self, record: &Value) -> (StatusCode, Value) {
         let body = record.to_string();
         answer(self.signed(&body, &body)).await
     }

@@ -8,9 +8,9 @@ use super::super::harness::process::Home;
 use super::super::harness::until;
 
 /// States of the disk; the shim knows these letters.
-pub(super) const WELL: &str = "0";
+pub(crate) const WELL: &str = "0";
 pub(super) const FULL: &str = "w";
-pub(super) const WRITES_FAIL: &str = "e";
+pub(crate) const WRITES_FAIL: &str = "e";
 pub(super) const SYNCS_FAIL: &str = "s";
 pub(super) const SLOW: &str = "l";
 pub(super) const READS_FAIL: &str = "r";
@@ -47,12 +47,12 @@ const SYNCS_ENDED: u64 = 16;
 const SYNC_MS: u64 = 20;
 const CONTROL_BYTES: usize = 64;
 
-pub(super) struct Disk {
+pub(crate) struct Disk {
     control: File,
 }
 
 impl Disk {
-    pub(super) fn below(home: &mut Home) -> Self {
+    pub(crate) fn below(home: &mut Home) -> Self {
         let shim = home.dir.path().join("shim.so");
         compile(&shim, "faulty-disk/shim.c", &[]);
         let path = home.dir.path().join("disk");
@@ -68,7 +68,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn is(&self, state: &str) {
+    pub(crate) fn is(&self, state: &str) {
         self.control.write_all_at(state.as_bytes(), 0).unwrap();
     }
 

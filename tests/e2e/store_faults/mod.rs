@@ -1,7 +1,7 @@
 //! The store on a disk that fails, and beside other processes that use its file.
 
 mod bit_flips;
-mod disk;
+pub(super) mod disk;
 mod load;
 mod locks;
 mod lost_pages;
