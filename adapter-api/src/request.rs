@@ -190,6 +190,30 @@ pub struct Meta {
     /// Id of the caller's workflow step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_id: Option<String>,
+    /// Session for signals of what runs in the execution.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signals: Option<SignalSession>,
+}
+
+/// Session that programs of an execution send their signals in: `FORG_SESSION_ID`, `FORG_SESSION_KEY` and
+/// `FORG_AGENT_URL`, which [`child::Child`](crate::child::Child) sets.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SignalSession {
+    /// Id of the session.
+    pub session_id: String,
+    /// Key that signals are signed with, in base64; valid while the execution runs.
+    pub session_key: String,
+    /// Address of the local agent.
+    pub agent_url: String,
+}
+
+impl std::fmt::Debug for SignalSession {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalSession")
+            .field("session_id", &self.session_id)
+            .finish_non_exhaustive()
+    }
 }
 
 fn yes() -> bool {

@@ -148,6 +148,7 @@ impl Bench {
             budget_left: None,
             mcp_servers: &BTreeMap::new(),
             mcp_required: true,
+            signals: None,
         };
         let request = assemble(&self.dispatch, self.prompt.clone(), &attempt)
             .expect("it names no MCP server");

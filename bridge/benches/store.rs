@@ -142,6 +142,7 @@ fn finish() -> Finish {
             give_up_after: Duration::from_secs(3600),
         }),
         retention: Duration::from_secs(3600),
+        charge: None,
     }
 }
 

@@ -71,6 +71,7 @@ mod retention;
 mod routing;
 mod secrets;
 mod shutdown;
+mod signal_executions;
 mod signal_rules;
 mod signals;
 mod store_faults;

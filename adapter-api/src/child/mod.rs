@@ -102,6 +102,17 @@ impl Child {
             if let Some(trace) = trace.filter(|_| !program.env.contains_key("TRACEPARENT")) {
                 command.env("TRACEPARENT", trace);
             }
+            if let Some(signals) = crate::trace::signals() {
+                for (name, value) in [
+                    ("FORG_SESSION_ID", signals.session_id),
+                    ("FORG_SESSION_KEY", signals.session_key),
+                    ("FORG_AGENT_URL", signals.agent_url),
+                ] {
+                    if !program.env.contains_key(name) {
+                        command.env(name, value);
+                    }
+                }
+            }
         }
         let dir = program.workspace.as_ref().map(Folder::working_dir);
         if let Some(dir) = dir.as_ref().or(program.dir.as_ref()) {

@@ -211,9 +211,9 @@ impl<A: ExecutionAdapter> Shared<A> {
             traceparent = request.meta.traceparent,
         );
         let started = Instant::now();
-        let traceparent = request.meta.traceparent.clone();
+        let meta = request.meta.clone();
         let execution = adapter.execute(request, self.host.events_of(call));
-        let run = Guarded::new(trace::within(traceparent, execution).instrument(span));
+        let run = Guarded::new(trace::within(meta, execution).instrument(span));
         let mut result = tokio::select! {
             result = run => result.and_then(|result| result)?,
             () = tokio::time::sleep(limit.min(LONGEST_EXECUTION)) => {

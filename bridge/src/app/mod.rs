@@ -144,6 +144,9 @@ impl Bridge {
         reap(&children).await?;
         let clock = Clock::System;
         let kept = Reloadable::from(config.retention.records);
+        let tracker = Tasks::here();
+        let signals_store = Arc::<dyn Store>::clone(&store);
+        let agent = signals::open(&config, &signals_store, &vault, &tracker).await?;
         let finisher = Finisher {
             store: Arc::clone(&store).into(),
             clock,
@@ -151,10 +154,10 @@ impl Bridge {
             retention: kept.clone(),
             meters: Arc::default(),
             spans: spans.clone(),
+            signals: agent.clone(),
         };
         settle_interrupted(&finisher).await?;
 
-        let tracker = Tasks::here();
         let launcher = users::launcher(
             users.default.as_ref(),
             &children,
@@ -182,8 +185,6 @@ impl Bridge {
             tracker: tracker.clone(),
         })
         .await?;
-        let agent =
-            signals::open(&config, &Arc::<dyn Store>::clone(&store), &vault, &tracker).await?;
         let signer = Signer::open(&config.callback, &*store, &vault).await?;
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
@@ -218,6 +219,9 @@ impl Bridge {
             )
         })?;
         let (agent_listener, agent_state) = signals::listen(&config).await;
+        if let AgentState::At(address) = agent_state {
+            agent.set_address(address);
+        }
         let bridge = Self {
             addr: listener.local_addr()?,
             store,

@@ -48,6 +48,8 @@ export interface DispatchRequest {
     secret?: string;
     retry?: "default" | "compat" | { maxElapsedSeconds: number };
   };
+  userId?: string;
+  projectId?: string;
   runId?: string;
   stepId?: string;
   gatewayId?: string;

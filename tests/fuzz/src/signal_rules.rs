@@ -1,7 +1,7 @@
 //! Rules files: any bytes are rules or problems with a message, and rules judge a record.
 
 use forge_base::json;
-use forge_signals::{Evaluator, Record, Rules, Teams};
+use forge_signals::{Offline, Record, Rules, Teams};
 use jiff::Timestamp;
 
 const RECORD: &[u8] =
@@ -12,11 +12,11 @@ pub(crate) fn run(data: &[u8]) {
     match Rules::read(data) {
         Ok(rules) => {
             let record = Record::read(&json::parse(RECORD).unwrap()).unwrap();
-            let mut evaluator = Evaluator::new(rules, Teams::new());
-            let first = evaluator
+            let mut offline = Offline::new(rules, Teams::new());
+            let first = offline
                 .judge(&record, "s", Timestamp::UNIX_EPOCH)
                 .is_blocked();
-            let second = evaluator
+            let second = offline
                 .judge(&record, "s", Timestamp::MAX)
                 .decided
                 .is_some();

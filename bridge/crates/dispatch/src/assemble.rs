@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use forge_adapter_api::request::{Budget, Meta, Workspace};
+use forge_adapter_api::request::{Budget, Meta, SignalSession, Workspace};
 use forge_adapter_api::{ExecutionRequest, OutputStrategy};
 use jiff::Timestamp;
 use serde_json::Value;
@@ -30,6 +30,8 @@ pub struct Attempt<'a> {
     pub mcp_servers: &'a BTreeMap<String, Value>,
     /// Setting `mcp.required`.
     pub mcp_required: bool,
+    /// Session for signals of programs that the adapter starts.
+    pub signals: Option<&'a SignalSession>,
 }
 
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,6 +85,7 @@ pub fn assemble(
             dispatch_id: Some(attempt.id.to_string()),
             run_id: dispatch.run_id.clone(),
             step_id: dispatch.step_id.clone(),
+            signals: attempt.signals.cloned(),
         },
     })
 }
@@ -162,6 +165,7 @@ mod tests {
             budget_left: None,
             mcp_servers: servers,
             mcp_required: true,
+            signals: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use forge_adapter_api::folder::Folder;
+use forge_adapter_api::request::SignalSession;
 use forge_adapter_api::{AdapterError, OutputStrategy};
 use futures_util::FutureExt;
 use jiff::Timestamp;
@@ -13,6 +14,7 @@ use forge_base::failpoint;
 use forge_base::time;
 use forge_delivery::send::{CallbackOptions, CallbackPayload};
 use forge_plugin_host::Permit;
+use forge_signals::ledger::Admission;
 use forge_store as store;
 use forge_store::record::{Begun, Claim};
 
@@ -26,6 +28,7 @@ use super::event_batcher::EventBatcher;
 use super::execute::{Attempt, AttemptEnd, StopReason, WriteOutcome, execute};
 use super::external;
 use super::finish::{Completion, PendingDelivery};
+use super::gate::Charges;
 use super::normalise::{Ending, Raw};
 use super::output_files;
 use super::recover::{self, RecoveryAction};
@@ -41,6 +44,14 @@ const STOPPED: &str = "the bridge was stopped during the attempt";
 
 /// Error code of a call whose adapter process ended.
 pub(super) const CRASHED: &str = "adapter_crashed";
+
+/// End of a run that a rule over signals blocked.
+fn blocked(admission: &Admission, answer: Option<Vec<u8>>) -> Ending {
+    Ending::Blocked {
+        message: admission.blocked().unwrap_or_default().to_owned(),
+        answer,
+    }
+}
 
 /// Outcome of an attempt.
 enum Outcome {
@@ -155,7 +166,22 @@ impl Inner {
                 return silent(Ending::Failed(error));
             }
         };
+        let charges = Charges::new(&finisher.signals, &begun.dispatch, request);
+        let admission = match charges.admit().await {
+            Ok(admission) => admission,
+            Err(message) => {
+                let answer = None;
+                return silent(Ending::Blocked { message, answer });
+            }
+        };
+        let session = finisher.signals.open_execution(&admission);
+        let signals = session.as_ref().map(|session| SignalSession {
+            session_id: session.session_id.clone(),
+            session_key: session.session_key.clone(),
+            agent_url: session.agent_url.clone(),
+        });
         let attempt = assemble::Attempt {
+            signals: signals.as_ref(),
             id: begun.lease.id,
             number: begun.lease.attempt,
             now,
@@ -181,6 +207,8 @@ impl Inner {
             idle_timeout: request.idle_timeout,
             grace: self.config.cancel_grace,
             stop,
+            charges: &charges,
+            admission: &admission,
         };
         let accumulator = Accumulator::new(spent, self.config.output_limit_bytes);
         let mut batcher = EventBatcher::new(accumulator);
@@ -248,6 +276,7 @@ impl Inner {
                     let exceeded = batcher.accumulator.meter.exceeded(request.budget.as_ref());
                     (Ending::OverBudget(exceeded.unwrap_or_default()), None)
                 }
+                StopReason::Blocked => (blocked(&admission, answer), None),
                 StopReason::Halted => {
                     let (number, most) = (begun.lease.attempt, self.config.max_attempts);
                     match recover::recovery_action(request.recovery, false, number, most) {
@@ -263,6 +292,11 @@ impl Inner {
             },
             AttemptEnd::Lost => return Outcome::Nothing,
         };
+        let ending = match (admission.blocked(), ending) {
+            (Some(_), Ending::Answered(answer)) => blocked(&admission, Some(answer)),
+            (Some(_), Ending::Failed(_)) => blocked(&admission, None),
+            (_, ending) => ending,
+        };
         if strategy == OutputStrategy::File && matches!(ending, Ending::Answered(_)) {
             file = self.captured(folder.as_ref(), request).await;
         }
@@ -270,6 +304,10 @@ impl Inner {
             Ending::Answered(answer)
             | Ending::Cancelled {
                 answer: Some(answer),
+            }
+            | Ending::Blocked {
+                answer: Some(answer),
+                ..
             } => output_files::collect(answer, folder).await,
             _ => Vec::new(),
         };

@@ -118,6 +118,7 @@ impl EventBatcher {
         self.batch.events.extend(later.events);
         self.batch.session = later.session.or(self.batch.session.take());
         self.batch.spent = later.spent.or(self.batch.spent.take());
+        self.batch.charge = None;
     }
 
     fn hint(&mut self, data: Option<Value>) {

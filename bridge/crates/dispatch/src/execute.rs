@@ -11,6 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use forge_base::failpoint;
 use forge_base::time::Clock;
 use forge_plugin_host::{Call, Item, Permit};
+use forge_signals::ledger::Admission;
 use forge_store as store;
 use forge_store::record::Lease;
 use forge_store::retry::RetryDelays;
@@ -18,6 +19,7 @@ use forge_store::roles::Executions;
 
 use super::accumulator::Change;
 use super::event_batcher::EventBatcher;
+use super::gate::Charges;
 use super::request::DispatchRequest;
 use super::running::Stop;
 
@@ -37,6 +39,8 @@ pub(super) struct Attempt<'a> {
     /// Time that the adapter has to end after it was asked to stop.
     pub(super) grace: Duration,
     pub(super) stop: &'a Stop,
+    pub(super) charges: &'a Charges<'a>,
+    pub(super) admission: &'a Admission,
 }
 
 /// Reason why the bridge stopped an attempt.
@@ -46,6 +50,8 @@ pub(super) enum StopReason {
     TimedOut,
     Stalled,
     OverBudget,
+    /// A rule over signals stops it.
+    Blocked,
     /// The bridge is stopping.
     Halted,
 }
@@ -77,6 +83,7 @@ impl Attempt<'_> {
         tokio::select! {
             biased;
             () = self.stop.cancel.cancelled() => StopReason::Cancelled,
+            () = self.admission.stopped().cancelled() => StopReason::Blocked,
             () = self.stop.halt.cancelled() => StopReason::Halted,
             () = sleep_until(until) => late,
         }
@@ -87,7 +94,10 @@ impl Attempt<'_> {
     pub(super) async fn write(&self, batcher: &mut EventBatcher, until: Instant) -> WriteOutcome {
         let mut delays = RetryDelays::default();
         while !batcher.is_empty() {
-            let progress = batcher.take();
+            let mut progress = batcher.take();
+            if progress.spent.is_some() {
+                progress.charge = self.charges.of(&batcher.accumulator.meter.spent());
+            }
             let again = progress.clone();
             failpoint::point("execute.append.before");
             let appended = self.executions.append(self.lease, progress).await;

@@ -16,6 +16,7 @@ use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::reloadable::Reloadable;
 use forge_base::time::{self, Clock};
 use forge_base::trace::Spans;
+use forge_signals::agent::Agent;
 use forge_store as store;
 use forge_store::record::{
     self, Claim, Decision, DispatchState, DueDelivery, Finish, Finished, NewDelivery, Requeue,
@@ -24,6 +25,8 @@ use forge_store::retry::RetryDelays;
 
 use super::Config;
 use super::accumulator::Accumulator;
+use super::budget::Spent;
+use super::gate::Charges;
 use super::meters::Meters;
 use super::normalise::{Account, Ending, Outcome, Raw, Subject, normalise};
 use super::output_files::Collected;
@@ -41,6 +44,7 @@ pub struct Finisher {
     pub retention: Reloadable<Duration>,
     pub meters: Arc<Meters>,
     pub spans: Spans,
+    pub signals: Agent,
 }
 
 /// Everything needed to write the end of a dispatch.
@@ -338,6 +342,10 @@ impl Finisher {
             events,
             delivery,
             retention: *self.retention.get(),
+            charge: Charges::new(&self.signals, record, request).of(&Spent {
+                usage: account.usage,
+                cost_usd: account.cost_usd,
+            }),
         };
         (finish, account)
     }

@@ -80,6 +80,10 @@ struct Compared<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     budget: &'a Option<Budget>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    user_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     run_id: &'a Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     step_id: &'a Option<String>,
@@ -99,6 +103,8 @@ struct Free<'a> {
     metadata: &'a Option<Map<String, Value>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     workspace_id: &'a Option<FolderId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitter: &'a Option<String>,
     #[serde(flatten)]
     trace: &'a Trace,
 }
@@ -142,6 +148,9 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         priority,
         recovery,
         budget,
+        user_id,
+        project_id,
+        submitter,
         run_id,
         step_id,
         gateway_id,
@@ -178,6 +187,8 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         priority,
         recovery,
         budget,
+        user_id,
+        project_id,
         run_id,
         step_id,
         gateway_id,
@@ -187,6 +198,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         deadline,
         metadata,
         workspace_id,
+        submitter,
         trace,
     };
     let mut json = serde_json::to_string(&compared).expect("a request has only text keys");
@@ -248,7 +260,7 @@ mod tests {
             "preferences": {"costTier": "low", "providers": ["echo"]}, "priority": 3,
             "recovery": "retry", "budget": {"maxTokens": 5, "maxCostUsd": 1.5},
             "callback": {"headers": {"x-a": "1"}, "retry": "compat"},
-            "runId": "r", "stepId": "s", "gatewayId": "g", "metadata": {"a": 1, "b": 2},
+            "userId": "u", "projectId": "p", "runId": "r", "stepId": "s", "gatewayId": "g", "metadata": {"a": 1, "b": 2},
         })
     }
 
@@ -358,6 +370,8 @@ mod tests {
             change(|d| d.timeout *= 2),
             change(|d| d.priority = 1),
             change(|d| d.session_id = Some("s".into())),
+            change(|d| d.user_id = Some("u".into())),
+            change(|d| d.project_id = Some("p".into())),
             change(|d| d.run_id = Some("r".into())),
             change(|d| d.callback = None),
             change(|d| d.callback.as_mut().unwrap().retry = Policy::Compat),

@@ -14,6 +14,7 @@ mod execute;
 mod external;
 mod external_tools;
 pub mod finish;
+mod gate;
 pub mod idempotency;
 pub mod mcp;
 pub mod meters;

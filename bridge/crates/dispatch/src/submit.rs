@@ -35,6 +35,8 @@ pub struct SubmitHeaders {
     pub traceparent: Option<String>,
     /// Identity for external services; without one, anonymous.
     pub caller: Option<Identity>,
+    /// User of a dispatch that names none.
+    pub submitter: Option<String>,
 }
 
 /// Body of the 202 response.
@@ -183,6 +185,7 @@ impl Inner {
         let mut valid = validate(body, &envelope, &limits).map_err(Error::Invalid)?;
         let trace = valid.dispatch.trace.clone().sampled(&self.finisher.spans);
         valid.dispatch.trace = trace;
+        valid.dispatch.submitter.clone_from(&headers.submitter);
         if external::is_used(&valid.dispatch) {
             valid.dispatch.caller = Some(headers.caller.clone().unwrap_or(Identity::Anonymous));
         }

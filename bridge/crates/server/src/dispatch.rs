@@ -41,6 +41,7 @@ pub(super) async fn submit(
     if submit::uses_external(&tree) {
         submitted.caller = Some(identity(&external, &auth, caller.caller, &headers));
     }
+    submitted.submitter = auth.submitter(caller.caller);
     let headers = submitted;
     let answer = match caller.over {
         None => dispatcher.submit(tree, &headers).await?,
@@ -108,6 +109,7 @@ pub(super) fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failu
         return Err(Failure::field("Idempotency-Key", "must be given once"));
     }
     Ok(SubmitHeaders {
+        submitter: None,
         idempotency_key: text("idempotency-key"),
         traceparent: text("traceparent"),
         caller: None,

@@ -126,6 +126,7 @@ impl Edge {
                 retention: RETENTION.into(),
                 meters: Arc::default(),
                 spans: Spans::default(),
+                signals: agent.agent.clone(),
             },
             registry: registry.clone(),
             deliverer: deliverer.clone(),
@@ -256,6 +257,7 @@ impl Edge {
                 give_up_after: RETENTION,
             }),
             retention: RETENTION,
+            charge: None,
         };
         self.store
             .finish(Claim::Attempt(lease), finish)

@@ -6,6 +6,7 @@ pub mod agent;
 pub mod config;
 pub mod evaluate;
 pub mod ledger;
+pub mod offline;
 pub mod record;
 pub mod rule;
 pub mod sign;
@@ -14,6 +15,7 @@ pub mod window;
 
 pub use evaluate::{Evaluator, Teams, Verdict};
 pub use ledger::Ledger;
+pub use offline::Offline;
 pub use record::Record;
 pub use rule::Rules;
 pub use terms::Terms;

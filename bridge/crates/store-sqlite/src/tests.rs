@@ -8,9 +8,7 @@ use rusqlite::Connection;
 use forge_base::id::DeliveryId;
 use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
 use forge_store::destination::DueQuery;
-use forge_store::record::{
-    Acceptance, AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch,
-};
+use forge_store::record::{AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch};
 use forge_store::roles::{
     Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,
     Records as _, Secrets as _,
@@ -20,7 +18,6 @@ use forge_store::{Config, Error};
 use super::open_error::OpenError;
 use super::tables::counters::QUEUED;
 use super::*;
-use crate::tables::events;
 
 pub(super) fn open(folder: &Path) -> Sqlite {
     Sqlite::open(&Config::default(), folder).unwrap()

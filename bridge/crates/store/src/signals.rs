@@ -1,10 +1,12 @@
 //! Rules of signals: repeats, totals, the choice of sessions and their order. Pure functions: SQLite and the model apply
 //! what they return.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::record::{
-    Acknowledged, Intervention, InterventionFilter, Judgement, NewSignal, SignalGroup,
+    Acknowledged, Charge, Intervention, InterventionFilter, Judgement, NewSignal, SignalGroup,
     SignalRecord, SignalSession, SignalSessionFilter, SignalTotals, SignalVerdict,
 };
 use super::{Error, Result};
@@ -34,6 +36,32 @@ pub fn judge(new: &NewSignal, session: &SignalSession) -> (SignalRecord, Judgeme
     record.blocked = verdict.blocked;
     record.intervention_id = verdict.intervention.as_ref().map(|told| told.id.clone());
     (record, judgement)
+}
+
+/// Signal of a charge: the part of the usage that was not charged to its session before. `None` if there is none.
+pub fn charged(charge: &Charge, before: &SignalTotals) -> Option<NewSignal> {
+    let rest = |whole: Option<u64>, before: u64| whole.map(|whole| whole.saturating_sub(before));
+    let whole = &charge.record;
+    let record = SignalRecord {
+        tokens_in: rest(whole.tokens_in, before.tokens_in),
+        tokens_out: rest(whole.tokens_out, before.tokens_out),
+        cost_micros: rest(whole.cost_micros, before.cost_micros),
+        ..whole.clone()
+    };
+    let amounts = [record.tokens_in, record.tokens_out, record.cost_micros];
+    amounts
+        .iter()
+        .flatten()
+        .any(|amount| *amount > 0)
+        .then(|| NewSignal {
+            session_id: charge.session.id.clone(),
+            record,
+            repeat_key: None,
+            opens: None,
+            ends: None,
+            events: Vec::new(),
+            judge: Some(Arc::clone(&charge.judge)),
+        })
 }
 
 /// Verdict on a repeat: that of the stored record, with the intervention that it was told.
@@ -92,6 +120,17 @@ impl SignalSession {
     pub fn count(&mut self, record: &SignalRecord) {
         self.totals.add(record);
         self.last_at = self.last_at.max(record.at);
+    }
+}
+
+impl SignalRecord {
+    /// Removes tokens and cost.
+    pub fn clear_usage(&mut self) {
+        self.tokens_in = None;
+        self.tokens_out = None;
+        self.cost_micros = None;
+        self.cache_read_tokens = None;
+        self.cache_write_tokens = None;
     }
 }
 

@@ -1,7 +1,6 @@
 //! `forg rules`: judges records of a file by rules of a file, on the time that the records state, and prints the schema
 //! of a rules file.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -14,10 +13,9 @@ use serde_json::{Value, json};
 use super::super::screen::Tone;
 use super::super::{Context, FAILED};
 use forge_base::{json as bounded, time};
-use forge_signals::evaluate::{Subject, teams_of_users};
+use forge_signals::evaluate::teams_of_users;
 use forge_signals::rule::{Action, RULES_BYTES, SCHEMA};
-use forge_signals::{Evaluator, FieldProblem, Record, Rules, Verdict};
-use forge_store::record::{SignalSource, SignalTotals};
+use forge_signals::{FieldProblem, Offline, Record, Rules, Verdict};
 
 /// Maximum size of a record, as on the wire.
 const RECORD_BYTES: usize = 64 * 1024;
@@ -78,8 +76,7 @@ fn test(
         Err(found) => return refused(context, &rules.display().to_string(), &found),
     };
     let teams = teams_of_users(teams.iter().map(|(name, users)| (name, users)));
-    let mut evaluator = Evaluator::new(rules, teams);
-    let mut sessions = HashMap::<String, SignalTotals>::new();
+    let mut offline = Offline::new(rules, teams);
     let mut lines: Box<dyn BufRead> = match records.as_os_str() == "-" {
         true => Box::new(BufReader::new(io::stdin())),
         false => {
@@ -114,22 +111,7 @@ fn test(
             let user = record.user_id.as_deref().unwrap_or_default();
             format!("{} {user}", record.adapter)
         });
-        let stored = record.stored(record.user_id.clone(), at);
-        let totals = sessions.entry(session.clone()).or_default();
-        let subject = Subject {
-            source: SignalSource::Agent,
-            adapter: &record.adapter,
-            session_id: &session,
-            former: *totals,
-            record: &stored,
-        };
-        // Nothing was stored before these records.
-        for key in evaluator.missing(&subject) {
-            evaluator.begin(&key, 0);
-            evaluator.complete(&key, 0, &[]);
-        }
-        let verdict = evaluator.judge(&subject, at);
-        totals.add(&stored);
+        let verdict = offline.judge(&record, &session, at);
         report.add(number, &record, &verdict)?;
     }
     report.end()

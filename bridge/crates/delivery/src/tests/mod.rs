@@ -153,6 +153,7 @@ impl Rig {
                     give_up_after: self.give_up_after,
                 }),
                 retention: Duration::from_secs(60),
+                charge: None,
             },
         );
         assert!(matches!(finished.await.unwrap(), Finished::Recorded(_)));

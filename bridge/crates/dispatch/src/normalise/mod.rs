@@ -43,6 +43,11 @@ pub enum Ending {
     Stalled,
     /// A client cancelled; `answer` is the one that the adapter still returned.
     Cancelled { answer: Option<Vec<u8>> },
+    /// A rule over signals stopped the run, or blocked a signal of it; the text is the rule's message.
+    Blocked {
+        message: String,
+        answer: Option<Vec<u8>>,
+    },
     /// The bridge stopped, crashed or failed; the text is the reason.
     Interrupted(String),
     /// The budget was exceeded; the text names the limit and the usage.
@@ -193,6 +198,8 @@ pub fn normalise(raw: &Raw, subject: &Subject<'_>, config: &Config) -> Outcome {
         started_at: subject.started_at,
         completed_at: subject.completed_at,
         trace_id: &dispatch.trace.trace_id,
+        user_id: dispatch.user_id(),
+        project_id: dispatch.project_id.as_deref(),
         run_id: dispatch.run_id.as_deref(),
         step_id: dispatch.step_id.as_deref(),
         gateway_id: dispatch.gateway_id.as_deref(),
@@ -261,6 +268,10 @@ struct Body<'a> {
     completed_at: Timestamp,
     trace_id: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    user_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    project_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     run_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     step_id: Option<&'a str>,
@@ -316,6 +327,10 @@ impl Draft {
                 let late = answer.as_deref().and_then(|a| answer::parse(a).ok());
                 let failure = Failure::new("cancelled", "cancelled by request");
                 (Some(failure.after(refusal)), late)
+            }
+            Ending::Blocked { message, answer } => {
+                let kept = answer.as_deref().and_then(|a| answer::parse(a).ok());
+                (Some(Failure::new("blocked_by_policy", message)), kept)
             }
             Ending::TimedOut => {
                 let seconds = subject.elapsed.as_secs_f64();

@@ -101,6 +101,14 @@ pub struct DispatchRequest {
     /// At least one of its members is set.
     #[serde(default)]
     pub budget: Option<Budget>,
+    /// User and project that signal rules count the dispatch for.
+    #[serde(default)]
+    pub user_id: Option<String>,
+    #[serde(default)]
+    pub project_id: Option<String>,
+    /// Name of the token that it was submitted with: the user, if none is given.
+    #[serde(default)]
+    pub submitter: Option<String>,
     #[serde(default)]
     pub run_id: Option<String>,
     #[serde(default)]
@@ -158,6 +166,9 @@ impl DispatchRequest {
             priority: record.priority,
             recovery: Recovery::Fail,
             budget: None,
+            user_id: None,
+            project_id: None,
+            submitter: None,
             run_id: record.run_id.clone(),
             step_id: None,
             gateway_id: None,
@@ -167,6 +178,11 @@ impl DispatchRequest {
                 ..Trace::none()
             },
         }
+    }
+
+    /// User that signal rules count the dispatch for.
+    pub fn user_id(&self) -> Option<&str> {
+        self.user_id.as_deref().or(self.submitter.as_deref())
     }
 
     /// Moves out the parts that only the adapter needs.

@@ -269,6 +269,8 @@ fn rows() -> Vec<Row> {
                 (json!({"secret": "plain"}), "callback.secret"),
             ],
         ),
+        row("userId", json!(["u"]), json!(["", "x".repeat(257), 5])),
+        row("projectId", json!(["p"]), json!(["", "x".repeat(257), 5])),
         row("runId", json!(["r"]), json!(["", "x".repeat(257), 5])),
         row("stepId", json!(["s"]), json!(["", "\t", {}])),
         row("gatewayId", json!(["g"]), json!(["", 5])),

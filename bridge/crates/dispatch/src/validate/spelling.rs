@@ -27,6 +27,7 @@ pub(super) const DISPATCH: &[&str] = &[
     "outputStrategy",
     "preferences",
     "priority",
+    "projectId",
     "provider",
     "queueTimeoutSeconds",
     "recovery",
@@ -40,6 +41,7 @@ pub(super) const DISPATCH: &[&str] = &[
     "timeoutSeconds",
     "toolResults",
     "tools",
+    "userId",
     "workspace",
 ];
 pub(super) const ATTACHMENT: &[&str] = &["data", "mediaType", "name", "path", "url"];

@@ -205,6 +205,11 @@ impl Auth {
         }
     }
 
+    /// User of dispatches that name none: that of the caller's token, if there is one.
+    pub(super) fn submitter(&self, caller: Caller) -> Option<String> {
+        caller.token.map(|_| self.name(caller))
+    }
+
     /// True if a header's value contains a token of this bridge.
     pub(super) fn has_token(&self, value: &[u8]) -> bool {
         let tokens = self.tokens();

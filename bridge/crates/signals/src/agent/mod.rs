@@ -1,18 +1,21 @@
 //! Local agent: opens sessions for tools on this machine, verifies the signals that they sign, and stores them before
 //! they are answered. While the store is away, signals are answered from memory, and each lost one is logged.
 
+mod executions;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod write;
 
 use std::fmt;
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -20,18 +23,15 @@ use forge_base::digest::{Digest, sha256};
 use forge_base::event::{NewEvent, kind};
 use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
-use forge_store::record::{
-    NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
-    SignalVerdict,
-};
+use forge_store::record::{SignalSession, SignalSource, SignalTotals, SignalVerdict};
 use forge_store::roles::{Secrets, Signals};
 use forge_store::sealed;
 use secrecy::ExposeSecret as _;
 
-use self::sessions::{Chain, KEY_LIFE, Newest, Plan, Sessions, Steps};
+pub use self::executions::ExecutionSession;
+use self::sessions::{Chain, KEY_LIFE, Sessions};
 use crate::FieldProblem;
 use crate::config::Config;
-use crate::evaluate::Subject;
 use crate::ledger::Ledger;
 use crate::record::{self, Record};
 use crate::sign::{SessionKeys, Signature};
@@ -39,8 +39,6 @@ use crate::sign::{SessionKeys, Signature};
 /// Name and sealing context of the secret that session keys are derived from.
 pub const SECRET: &str = "signals-secret";
 const SECRET_BYTES: usize = 32;
-/// Time that a signal waits for the store.
-const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Difference between `ts` and arrival above which a signal is refused in strict mode.
 const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
 const END_IDLE_EVERY: Duration = Duration::from_secs(15);
@@ -76,6 +74,8 @@ struct Inner {
     ledger: Ledger,
     clock: Clock,
     keys: SessionKeys,
+    /// Address of the listener, once it is bound.
+    address: OnceLock<SocketAddr>,
     sessions: Sessions,
     /// Held while a session with a client's own id is started, so that it is started once.
     starting: Mutex<()>,
@@ -136,6 +136,7 @@ impl Agent {
             ledger: setup.ledger,
             clock: setup.clock,
             keys: SessionKeys::new(secret.expose_secret()),
+            address: OnceLock::new(),
             sessions: Sessions::default(),
             starting: Mutex::default(),
         };
@@ -162,6 +163,11 @@ impl Agent {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// User of signals and dispatches that name none.
+    pub fn user(&self) -> Option<&str> {
+        self.inner.config.user.as_deref()
     }
 
     pub fn ledger(&self) -> &Ledger {
@@ -308,146 +314,6 @@ impl Inner {
             expires_at,
         }
     }
-
-    /// Stores a signal under the key of its chain. A change of sessions excludes other signals of the chain.
-    async fn store_signal(
-        &self,
-        chain: &Arc<Chain>,
-        record: &Record,
-        repeat_key: Option<Digest>,
-        now: Timestamp,
-    ) -> Emitted {
-        let plan = || {
-            chain
-                .newest()
-                .plan(record.hook, now, self.config.session_timeout)
-        };
-        let reading = chain.gate.read().await;
-        if plan() == Plan::Store(Steps::default()) {
-            let signal = Signal { record, repeat_key };
-            return self.write(chain, signal, now, Steps::default()).await;
-        }
-        drop(reading);
-        let _writing = chain.gate.write().await;
-        match plan() {
-            Plan::Ignore => Emitted {
-                session_id: chain.newest().session.id.clone(),
-                verdict: SignalVerdict::default(),
-            },
-            Plan::Store(steps) => {
-                let signal = Signal { record, repeat_key };
-                self.write(chain, signal, now, steps).await
-            }
-        }
-    }
-
-    async fn write(
-        &self,
-        chain: &Arc<Chain>,
-        signal: Signal<'_>,
-        now: Timestamp,
-        steps: Steps,
-    ) -> Emitted {
-        let Steps { opens, ends } = steps;
-        let Newest {
-            session: former,
-            is_stored,
-        } = chain.newest().clone();
-        let mut events = Vec::new();
-        let mut ended = None;
-        let mut session = former.clone();
-        let succeeds = opens && is_stored;
-        if succeeds {
-            if former.ended_at.is_none() {
-                ended = Some((former.id.clone(), former.last_at));
-                let event = session_event(kind::SIGNAL_SESSION_ENDED, &former, former.last_at);
-                events.push(event);
-            }
-            session = SignalSession {
-                id: new_id(),
-                started_at: now,
-                last_at: now,
-                ended_at: None,
-                totals: SignalTotals::default(),
-                ..former
-            };
-        }
-        if opens {
-            events.push(session_event(kind::SIGNAL_SESSION_STARTED, &session, now));
-        }
-        let opened = opens.then(|| session.clone());
-        let stored = self.stored(signal.record, chain, now);
-        let before = session.clone();
-        let subject = Subject::new(&before, &stored);
-        self.ledger.prepare(&subject).await;
-        session.count(&stored);
-        if ends {
-            session.ended_at = Some(now);
-            events.push(session_event(kind::SIGNAL_SESSION_ENDED, &session, now));
-        }
-        let written = self.store.record_signal(NewSignal {
-            session_id: session.id.clone(),
-            record: stored.clone(),
-            repeat_key: signal.repeat_key,
-            opens: opened,
-            ends: ended.or_else(|| ends.then(|| (session.id.clone(), now))),
-            events,
-            judge: Some(Arc::new(self.ledger.clone())),
-        });
-        let (is_stored, verdict) = match timeout(STORE_TIMEOUT, written).await {
-            Ok(Ok(SignalRecorded::Repeat(session_id, verdict))) => {
-                return Emitted {
-                    session_id,
-                    verdict,
-                };
-            }
-            Ok(Ok(SignalRecorded::New(verdict))) => (true, verdict),
-            // An earlier attempt that was not waited for has opened it.
-            Ok(Err(forge_store::Error::InvalidState(_))) if opens && !is_stored => {
-                chain.newest().is_stored = true;
-                let steps = Steps { opens: false, ends };
-                return Box::pin(self.write(chain, signal, now, steps)).await;
-            }
-            failed => {
-                match failed {
-                    Ok(Err(error)) => tracing::warn!("a signal is not stored: {error}"),
-                    _ => tracing::warn!("a signal is not stored within {STORE_TIMEOUT:?}"),
-                }
-                (false, self.ledger.judge_unstored(&subject))
-            }
-        };
-        let emitted = Emitted {
-            session_id: session.id.clone(),
-            verdict,
-        };
-        let mut newest = chain.newest();
-        if opens || ends {
-            newest.session = session.clone();
-            newest.is_stored = is_stored;
-            drop(newest);
-            self.sessions.insert(session);
-        } else {
-            newest.session.count(&stored);
-        }
-        emitted
-    }
-
-    fn stored(&self, record: &Record, chain: &Chain, now: Timestamp) -> SignalRecord {
-        let user = record.user_id.as_ref().or(chain.user_id.as_ref());
-        let user = user.or(self.config.user.as_ref()).cloned();
-        let mut stored = record.stored(user, now);
-        if stored.cost_micros.is_none() {
-            stored.cost_micros = self.ledger.cost(record.model.as_deref(), &record.usage);
-        }
-        stored
-    }
-}
-
-/// Signal to store.
-#[derive(Clone, Copy)]
-struct Signal<'a> {
-    record: &'a Record,
-    repeat_key: Option<Digest>,
 }
 
 fn new_id() -> String {

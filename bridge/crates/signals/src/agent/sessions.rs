@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use tokio::sync::RwLock;
 
 use forge_base::time;
-use forge_store::record::SignalSession;
+use forge_store::record::{SignalSession, SignalSource};
 
 use crate::record::Hook;
 
@@ -73,6 +73,11 @@ impl Chain {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// True for the session of an execution of the bridge.
+    pub(super) fn is_execution(&self) -> bool {
+        self.newest().session.source == SignalSource::Execution
+    }
+
     pub(super) fn expires_at(&self) -> Timestamp {
         time::after(self.newest().session.last_at, KEY_LIFE)
     }
@@ -90,6 +95,15 @@ impl Newest {
     }
 
     pub(super) fn plan(&self, hook: Option<Hook>, now: Timestamp, timeout: Duration) -> Plan {
+        if self.session.source == SignalSource::Execution {
+            return match hook {
+                Some(Hook::SessionStart | Hook::SessionEnd) => Plan::Ignore,
+                _ => Plan::Store(Steps {
+                    opens: !self.is_stored,
+                    ends: false,
+                }),
+            };
+        }
         let is_live = self.is_live(now, timeout);
         match (hook, is_live) {
             (Some(Hook::SessionEnd), false) | (Some(Hook::SessionStart), true) => Plan::Ignore,
@@ -146,6 +160,19 @@ impl Sessions {
             .insert(chain.key_id.clone(), Arc::clone(&chain));
         tables.by_id.insert(id, Arc::clone(&chain));
         chain
+    }
+
+    /// Adds the session of an execution, which is found by its id alone, until it is removed. The first charge or signal
+    /// stores it.
+    pub(super) fn insert_execution(&self, session: SignalSession) {
+        let chain = Chain::new(session);
+        chain.newest().is_stored = false;
+        let id = chain.key_id.clone();
+        self.tables().by_id.insert(id, Arc::new(chain));
+    }
+
+    pub(super) fn remove_execution(&self, id: &str) {
+        self.tables().by_id.remove(id);
     }
 
     /// Live session that a client named when it was started.

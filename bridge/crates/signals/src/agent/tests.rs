@@ -7,7 +7,7 @@ use base64::prelude::BASE64_STANDARD;
 use forge_base::digest::{MacKey, hex};
 use forge_base::tasks::Tasks;
 use forge_store::memory::Memory;
-use forge_store::record::SignalSessionFilter;
+use forge_store::record::{SignalRecord, SignalSessionFilter};
 use secrecy::SecretSlice;
 
 use super::*;

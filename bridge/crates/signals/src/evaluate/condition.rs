@@ -6,6 +6,23 @@ use super::Subject;
 use crate::rule::{NumberField, NumberTest, Order, Test, TextField, TextTest};
 
 impl Test {
+    /// True if the condition holds, or if a further cost would exceed its limit.
+    pub(super) fn holds_with(
+        &self,
+        subject: &Subject<'_>,
+        totals: &SignalTotals,
+        cost: u64,
+    ) -> bool {
+        let exceeds = |limit: f64| totals.cost_micros.saturating_add(cost) as f64 > limit;
+        match self {
+            Test::Number(
+                NumberField::CostUsd,
+                NumberTest::Order(Order::Gt | Order::Gte, limit),
+            ) if exceeds(*limit) => true,
+            test => test.holds(subject, totals),
+        }
+    }
+
     pub(super) fn holds(&self, subject: &Subject<'_>, totals: &SignalTotals) -> bool {
         match self {
             Test::Number(field, test) => {
@@ -60,12 +77,15 @@ fn number(field: NumberField, subject: &Subject<'_>, totals: &SignalTotals) -> O
 
 fn text<'a>(field: TextField, subject: &Subject<'a>) -> Option<&'a str> {
     let record = subject.record;
-    let kind = |source| record.kind.as_deref().filter(|_| subject.source == source);
+    let kind = |is_type: bool| {
+        let is_engine = subject.source == SignalSource::Engine;
+        record.kind.as_deref().filter(|_| is_engine == is_type)
+    };
     match field {
         TextField::Adapter => Some(subject.adapter),
         TextField::Model => record.model.as_deref(),
-        TextField::Hook => kind(SignalSource::Agent),
-        TextField::Type => kind(SignalSource::Engine),
+        TextField::Hook => kind(false),
+        TextField::Type => kind(true),
         TextField::Tool => record.tool.as_deref(),
         TextField::ProjectId => record.project_id.as_deref(),
         TextField::UserId => record.user_id.as_deref(),

@@ -274,6 +274,45 @@ impl Evaluator {
         verdict
     }
 
+    /// True if a record counts for this value of a scope.
+    pub fn concerns(&self, subject: &Subject<'_>, scope: Scope, value: &str) -> bool {
+        subject.values(scope, &self.teams).contains(&value)
+    }
+
+    /// Rule that blocks an execution which may still cost `own` micro-dollars, besides the cost that is reserved for
+    /// others with the same value.
+    pub fn refuses(
+        &self,
+        subject: &Subject<'_>,
+        at: Timestamp,
+        own: u64,
+        reserved: impl Fn(Scope, &str) -> u64,
+    ) -> Option<&Arc<Rule>> {
+        let blocks = self
+            .rules
+            .iter()
+            .filter(|rule| rule.action == Action::Block);
+        let mut blocks = blocks.filter(|rule| {
+            let values = subject.values(rule.scope, &self.teams).into_iter();
+            let mut totals = values.filter_map(|value| {
+                let mut totals = match rule.window {
+                    Span::Session => subject.former,
+                    span => self.windows.total(rule.scope, value, span, at)?,
+                };
+                totals.cost_micros = totals
+                    .cost_micros
+                    .saturating_add(reserved(rule.scope, value));
+                Some(totals)
+            });
+            let refuses = |totals: &SignalTotals| {
+                let mut tests = rule.tests.iter();
+                tests.all(|test| test.holds_with(subject, totals, own))
+            };
+            totals.any(|totals| refuses(&totals))
+        });
+        blocks.next()
+    }
+
     /// Takes back a judgement.
     pub fn take_back(&mut self, change: Change) {
         let Change { at, amounts, .. } = change;

@@ -3,47 +3,16 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use std::collections::HashMap;
-
 use super::*;
+use crate::Offline;
 use crate::record::{Record, Usage};
 
-/// Evaluator of nothing stored, with the totals of its sessions.
-struct Judge {
-    evaluator: Evaluator,
-    sessions: HashMap<String, SignalTotals>,
-}
-
-impl Judge {
-    fn judge(&mut self, record: &Record, session: &str, at: Timestamp) -> Verdict {
-        let stored = record.stored(record.user_id.clone(), at);
-        let totals = self.sessions.entry(session.to_owned()).or_default();
-        let subject = Subject {
-            source: SignalSource::Agent,
-            adapter: &record.adapter,
-            session_id: session,
-            former: *totals,
-            record: &stored,
-        };
-        for key in self.evaluator.missing(&subject) {
-            self.evaluator.begin(&key, 0);
-            self.evaluator.complete(&key, 0, &[]);
-        }
-        let verdict = self.evaluator.judge(&subject, at);
-        totals.add(&stored);
-        verdict
-    }
-}
-
-fn evaluator(rules: &Value) -> Judge {
+fn evaluator(rules: &Value) -> Offline {
     let file = json!({"version": 1, "rules": rules}).to_string();
     let rules = Rules::read(file.as_bytes()).unwrap_or_else(|found| panic!("{found:?}"));
     let teams = [("u1", "red"), ("u2", "red"), ("u3", "blue")];
     let teams = teams.map(|(user, team)| (user.to_owned(), vec![team.to_owned()]));
-    Judge {
-        evaluator: Evaluator::new(rules, Teams::from(teams)),
-        sessions: HashMap::new(),
-    }
+    Offline::new(rules, Teams::from(teams))
 }
 
 fn rule(id: &str, scope: &str, window: &str, condition: &Value, action: &str) -> Value {
@@ -69,7 +38,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 /// Rule that decides, and true if it holds for the first time.
-fn judge(evaluator: &mut Judge, record: &Record, time: &str) -> Option<(String, bool)> {
+fn judge(evaluator: &mut Offline, record: &Record, time: &str) -> Option<(String, bool)> {
     let verdict = evaluator.judge(record, "s", at(time));
     let held = verdict.decided.clone()?;
     let is_same = |one: &Held| one.rule == held.rule && one.scope_value == held.scope_value;

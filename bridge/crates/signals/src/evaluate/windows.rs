@@ -277,6 +277,22 @@ impl Windows {
         counted.collect()
     }
 
+    /// Totals of the window of one value, if it is counted.
+    pub(super) fn total(
+        &self,
+        scope: Scope,
+        value: &str,
+        span: Span,
+        at: Timestamp,
+    ) -> Option<SignalTotals> {
+        let Counted::Wholly { windows, .. } = self.get(scope, value)? else {
+            return None;
+        };
+        let mut windows = windows.iter();
+        let (_, window) = windows.find(|(other, _)| *other == span)?;
+        Some(window.totals(at))
+    }
+
     fn get(&self, scope: Scope, value: &str) -> Option<&Counted> {
         self.values.get(&scope)?.get(value)
     }

@@ -2,6 +2,7 @@
 //! a total that is not there is counted from the stored records first. *Invariant: a total is the sum of the stored
 //! records of its window.*
 
+mod executions;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,8 @@ use forge_store::record::{
 };
 use forge_store::roles::Signals;
 
+use self::executions::Executions;
+pub use self::executions::{Admission, Execution};
 use crate::config::Price;
 use crate::evaluate::{Evaluator, Key, Subject, Verdict};
 use crate::record::Usage;
@@ -57,6 +60,7 @@ struct Inner {
     tracker: Tasks,
     evaluator: Mutex<Evaluator>,
     prices: Mutex<Arc<BTreeMap<String, Price>>>,
+    executions: Mutex<Executions>,
     /// Counts that run; a receiver is closed at the end of its count.
     counts: Mutex<HashMap<Key, watch::Receiver<()>>>,
     next_count: AtomicU64,
@@ -87,6 +91,7 @@ impl Ledger {
             tracker: setup.tracker,
             evaluator: Mutex::new(evaluator),
             prices: Mutex::new(Arc::new(terms.prices)),
+            executions: Mutex::default(),
             counts: Mutex::default(),
             next_count: AtomicU64::new(0),
         };
@@ -115,6 +120,10 @@ impl Ledger {
 
     /// Waits until the totals that a record counts for are counted, for a second at most.
     pub async fn prepare(&self, subject: &Subject<'_>) {
+        self.prepare_within(subject, COUNT_TIMEOUT).await;
+    }
+
+    async fn prepare_within(&self, subject: &Subject<'_>, wait: Duration) {
         let missing = self.evaluator().missing(subject);
         if missing.is_empty() {
             return;
@@ -126,7 +135,7 @@ impl Ledger {
                 let _ = count.changed().await;
             }
         };
-        if timeout(COUNT_TIMEOUT, counted).await.is_err() {
+        if timeout(wait, counted).await.is_err() {
             tracing::warn!(
                 "totals of signals are still being counted; rules over them do not judge yet"
             );
@@ -185,6 +194,7 @@ impl Judge for Ledger {
     fn judge(&self, session: &SignalSession, record: &SignalRecord) -> Judgement {
         let subject = Subject::new(session, record);
         let verdict = self.evaluator().judge(&subject, record.at);
+        self.follow(&subject, &verdict.begun);
         let mut events: Vec<_> = verdict.interventions().flat_map(begun_events).collect();
         let mut told = verdict.told();
         for milestone in self.inner.reached(session, record) {

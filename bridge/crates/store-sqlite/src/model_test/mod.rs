@@ -6,6 +6,7 @@ mod signals;
 mod step;
 
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -14,6 +15,7 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use forge_base::event::kind;
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::contract::Subject as _;
+use forge_store::contract::judgement::charge;
 use forge_store::contract::sample::{
     GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, raw, settlement, task,
 };
@@ -94,6 +96,7 @@ impl Pair {
                 give_up_after: GIVE_UP_AFTER,
             }),
             retention: Duration::from_secs(30),
+            charge: output.then(|| charge(now.unsigned_abs(), now, &Arc::default())),
             ..match code {
                 None => ok(now),
                 Some(0) => failed("cancelled", now),
@@ -177,6 +180,7 @@ impl Pair {
                     events: vec![event("assistant.text", now); n % 3],
                     session: Some(n.to_string()),
                     spent: Some(raw(&n.to_string())),
+                    charge: (n % 2 == 0).then(|| charge(n as u64 % 100, now, &Arc::default())),
                 };
                 let _ = both!(self, store => store.append(&lease, progress()));
             }

@@ -16,7 +16,7 @@ use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
 use super::rows::{self, Current, nanos, phase, select_dispatch};
-use super::{Tx, approval, content, deliver, events, queue};
+use super::{Tx, approval, content, deliver, events, queue, signals};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -54,7 +54,9 @@ impl Executions for Sqlite {
                     found.seq
                 ],
             )?;
-            Ok(events::append(tx, &found, &progress.events)?)
+            events::append(tx, &found, &progress.events)?;
+            let mut charge = progress.charge.iter();
+            charge.try_for_each(|charge| signals::charge(tx, charge))
         })
         .await
     }
@@ -188,6 +190,8 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
     let totals = events::totals_with(tx, &found, finish.events.len())?;
     let body = rules::with_events(&finish.result, &tx.counters.log, totals)?;
     events::append(tx, &found, &finish.events)?;
+    let mut charge = finish.charge.iter();
+    charge.try_for_each(|charge| signals::charge(tx, charge))?;
     // The delivery is due at once.
     let delivery = finish.delivery.as_ref();
     let due_at = delivery.map(|_| nanos(finish.at));

@@ -58,6 +58,7 @@ fn source_code(source: SignalSource) -> i64 {
     match source {
         SignalSource::Agent => 0,
         SignalSource::Engine => 1,
+        SignalSource::Execution => 2,
     }
 }
 
@@ -65,6 +66,7 @@ fn source(row: &Row<'_>, column: usize) -> rusqlite::Result<SignalSource> {
     match row.get(column)? {
         0 => Ok(SignalSource::Agent),
         1 => Ok(SignalSource::Engine),
+        2 => Ok(SignalSource::Execution),
         other => Err(rusqlite::Error::IntegralValueOutOfRange(column, other)),
     }
 }

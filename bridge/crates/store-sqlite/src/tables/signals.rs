@@ -9,8 +9,9 @@ use rusqlite::{Connection, params};
 use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_store::record::{
-    Acknowledged, Acknowledgement, Intervention, InterventionFilter, NewSignal, Page, SignalGroup,
-    SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
+    Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
+    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
+    SignalVerdict,
 };
 use forge_store::roles::Signals;
 use forge_store::signals;
@@ -152,7 +153,34 @@ fn record(tx: &mut Tx<'_>, new: &NewSignal) -> Result<SignalRecorded, Failure> {
         .map(|session| sessions::insert(tx, session).map(|seq| (seq, session.clone())))
         .transpose()?;
     let own = opened.filter(|(_, session)| session.id == new.session_id);
-    let (seq, mut session) = own.or(stored).ok_or(Error::NotFound)?;
+    let (seq, session) = own.or(stored).ok_or(Error::NotFound)?;
+    insert(tx, seq, session, new).map(SignalRecorded::New)
+}
+
+/// Charges the usage of a dispatch.
+pub(super) fn charge(tx: &mut Tx<'_>, charge: &Charge) -> Result<(), Failure> {
+    let stored = sessions::find(tx.conn, &charge.session.id)?;
+    let before = stored.as_ref().map(|(_, session)| session.totals);
+    let Some(new) = signals::charged(charge, &before.unwrap_or_default()) else {
+        return Ok(());
+    };
+    let (seq, session) = match stored {
+        Some(stored) => stored,
+        None => {
+            let session = charge.session.clone();
+            (sessions::insert(tx, &session)?, session)
+        }
+    };
+    insert(tx, seq, session, &new).map(drop)
+}
+
+/// Judges a signal, and writes it with all that follows from it.
+fn insert(
+    tx: &mut Tx<'_>,
+    seq: u64,
+    mut session: SignalSession,
+    new: &NewSignal,
+) -> Result<SignalVerdict, Failure> {
     let (record, judgement) = signals::judge(new, &session);
     tx.counters.on_rollback(judgement.undo);
     session.count(&record);
@@ -163,7 +191,7 @@ fn record(tx: &mut Tx<'_>, new: &NewSignal) -> Result<SignalRecorded, Failure> {
     interventions::insert(tx, &judgement.begins)?;
     events::insert(tx, None, None, &new.events)?;
     events::insert(tx, None, None, &judgement.events)?;
-    Ok(SignalRecorded::New(judgement.verdict))
+    Ok(judgement.verdict)
 }
 
 const FIRST: &str = "SELECT s.id, g.blocked, g.intervention FROM signal g INDEXED BY signal_repeat

@@ -94,6 +94,7 @@ pub async fn what_an_attempt_recorded_is_there_for_the_next(subject: impl Subjec
         events: Vec::new(),
         session: Some("runtime-session".to_owned()),
         spent: Some(raw(r#"{"tokens":1}"#)),
+        charge: None,
     };
     store.append(&lease, progress).await.unwrap();
     let progress = Progress {

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use jiff::Timestamp;
 
 use super::Subject;
-use super::sample::{at, event};
+use super::sample::{accept, at, begin, event, ok, task};
 use super::signals::{kinds, open, record, session, signal, stored};
 use crate::Store;
 use crate::record::{
-    Acknowledged, Acknowledgement, Intervention, InterventionFilter, Judge, Judgement, NewSignal,
-    Severity, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalTotals,
-    SignalVerdict,
+    Acknowledged, Acknowledgement, Charge, Claim, Finish, Intervention, InterventionFilter, Judge,
+    Judgement, NewSignal, Progress, Severity, SignalGroup, SignalRecord, SignalRecorded,
+    SignalSession, SignalSource, SignalTotals, SignalVerdict,
 };
 
 const BEGUN: &str = "signal.intervention";
@@ -302,4 +302,54 @@ pub async fn old_interventions_go(subject: impl Subject) {
     }
     assert_eq!(swept, 3);
     assert_eq!(listed(&*store).await.len(), 1);
+}
+
+/// Charge of a dispatch whose usage is so many tokens in so far, at this second.
+pub fn charge(tokens_in: u64, seconds: i64, judge: &Arc<Strict>) -> Charge {
+    Charge {
+        session: SignalSession {
+            source: SignalSource::Execution,
+            client_session_id: None,
+            ..session("sess_1")
+        },
+        record: SignalRecord {
+            tokens_in: Some(tokens_in),
+            tokens_out: None,
+            cost_micros: Some(2 * tokens_in),
+            ..record(seconds)
+        },
+        judge: Arc::clone(judge) as _,
+    }
+}
+
+pub async fn usage_of_a_dispatch_is_charged_once(subject: impl Subject) {
+    let store = subject.open().await;
+    let judge = Arc::new(Strict::default());
+    let id = accept(&*store, task("t")).await;
+    let lease = begin(&*store, id, 1).await.lease;
+    let progress = |tokens_in, seconds| Progress {
+        charge: Some(charge(tokens_in, seconds, &judge)),
+        ..Progress::default()
+    };
+    for (tokens_in, seconds) in [(0, 1), (30, 2), (30, 3), (50, 4)] {
+        let appended = store.append(&lease, progress(tokens_in, seconds)).await;
+        appended.unwrap();
+    }
+    let finish = Finish {
+        charge: Some(charge(80, 5, &judge)),
+        ..ok(5)
+    };
+    let claim = Claim::Attempt(lease.clone());
+    store.finish(claim, finish).await.unwrap();
+    // One that is refused charges nothing.
+    let late = store.append(&lease, progress(90, 6)).await;
+    assert!(late.is_err());
+    let store = subject.open().await;
+    let (session, records) = stored(&*store, "sess_1").await;
+    assert_eq!(session.source, SignalSource::Execution);
+    let (tokens, cost) = (session.totals.tokens_in, session.totals.cost_micros);
+    assert_eq!((tokens, cost, session.last_at), (80, 160, at(5)));
+    let parts = records.iter().map(|one| one.tokens_in.unwrap());
+    assert_eq!(Vec::from_iter(parts), [30, 20, 30]);
+    assert_eq!(judge.judged.load(Ordering::Relaxed), 3);
 }

@@ -83,6 +83,7 @@ pub fn ok(seconds: i64) -> Finish {
             give_up_after: GIVE_UP_AFTER,
         }),
         retention: RETENTION,
+        charge: None,
     }
 }
 

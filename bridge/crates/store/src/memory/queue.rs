@@ -198,6 +198,10 @@ impl State {
             kept.spent = progress.spent;
         }
         self.log_events(seq, progress.events);
+        progress
+            .charge
+            .iter()
+            .for_each(|charge| self.charge(charge));
         Ok(())
     }
 
@@ -211,6 +215,7 @@ impl State {
         let totals = self.totals_with(seq, finish.events.len() as u64);
         let result = rules::with_events(&finish.result, &self.log, totals)?;
         self.log_events(seq, finish.events);
+        finish.charge.iter().for_each(|charge| self.charge(charge));
         let kept = self.kept(seq);
         kept.result =
             Some(RawValue::from_string(result.clone()).expect("one more member leaves it JSON"));

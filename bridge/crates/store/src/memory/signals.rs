@@ -9,9 +9,9 @@ use jiff::Timestamp;
 use super::Memory;
 use super::state::State;
 use crate::record::{
-    Acknowledged, Acknowledgement, Intervention, InterventionFilter, NewSignal, Page, SignalGroup,
-    SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals, SignalVerdict,
-    SweptSignals,
+    Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
+    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
+    SignalVerdict, SweptSignals,
 };
 use crate::roles::Signals;
 use crate::signals;
@@ -219,6 +219,27 @@ impl State {
             self.open_signals(session.clone());
         }
         let place = self.signal_place(&new.session_id).ok_or(Error::NotFound)?;
+        let verdict = self.store_signal(place, key_id, new);
+        Ok(SignalRecorded::New(verdict))
+    }
+
+    /// Charges the usage of a dispatch.
+    pub(super) fn charge(&mut self, charge: &Charge) {
+        let place = self.signal_place(&charge.session.id);
+        let stored = place.map(|place| &self.signal_sessions[&place]);
+        let before = stored.map_or_else(SignalTotals::default, |session| session.totals);
+        let Some(new) = signals::charged(charge, &before) else {
+            return;
+        };
+        if place.is_none() {
+            self.open_signals(charge.session.clone());
+        }
+        if let Some(place) = self.signal_place(&charge.session.id) {
+            self.store_signal(place, charge.session.key_id.clone(), new);
+        }
+    }
+
+    fn store_signal(&mut self, place: u64, key_id: String, new: NewSignal) -> SignalVerdict {
         let (record, judgement) = signals::judge(&new, &self.signal_sessions[&place]);
         if let Some(session) = self.signal_sessions.get_mut(&place) {
             session.count(&record);
@@ -240,7 +261,7 @@ impl State {
         }
         self.log_unbound(None, new.events);
         self.log_unbound(None, judgement.events);
-        Ok(SignalRecorded::New(judgement.verdict))
+        judgement.verdict
     }
 
     fn last_signal(&self) -> u64 {

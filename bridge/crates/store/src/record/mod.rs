@@ -25,9 +25,9 @@ pub use self::delivery::{
 };
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
 pub use self::signal::{
-    Acknowledged, Acknowledgement, Intervention, InterventionFilter, Judge, Judgement, NewSignal,
-    Severity, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
-    SignalSource, SignalTotals, SignalVerdict, SweptSignals,
+    Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, Judge, Judgement,
+    NewSignal, Severity, SignalGroup, SignalRecord, SignalRecorded, SignalSession,
+    SignalSessionFilter, SignalSource, SignalTotals, SignalVerdict, SweptSignals,
 };
 
 /// Namespace of an idempotency key; a header value never matches a task id.
@@ -197,6 +197,8 @@ pub struct Progress {
     pub session: Option<String>,
     /// Replaces `Begun::spent` for later attempts.
     pub spent: Option<Box<RawValue>>,
+    #[serde(skip)]
+    pub charge: Option<Charge>,
 }
 
 /// A terminal result.
@@ -217,6 +219,8 @@ pub struct Finish {
     pub delivery: Option<NewDelivery>,
     /// Retention starts at the later of the finish and the delivery's end.
     pub retention: Duration,
+    #[serde(skip)]
+    pub charge: Option<Charge>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

@@ -15,6 +15,8 @@ pub enum SignalSource {
     /// The local agent.
     Agent,
     Engine,
+    /// A dispatch of the bridge; the session begins with its first charge.
+    Execution,
 }
 
 /// Session of a tool that sends signals.
@@ -171,6 +173,16 @@ pub enum SignalRecorded {
     New(SignalVerdict),
     /// Sent before: the session that counts it, and its verdict then.
     Repeat(String, SignalVerdict),
+}
+
+/// Usage of a dispatch so far, counted as a signal. What was charged before is subtracted.
+#[derive(Clone, Debug)]
+pub struct Charge {
+    /// Session of the dispatch, without totals; opened by its first charge.
+    pub session: SignalSession,
+    /// Record with the whole usage.
+    pub record: SignalRecord,
+    pub judge: Arc<dyn Judge>,
 }
 
 /// Records whose amounts are added up.

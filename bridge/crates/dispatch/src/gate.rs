@@ -1,0 +1,52 @@
+//! Rules over signals for executions: whether one may start, and what its usage is charged to.
+
+use forge_signals::agent::Agent;
+use forge_signals::ledger::{Admission, Execution};
+use forge_store::record::{Charge, DispatchRecord};
+
+use super::budget::Spent;
+use super::request::DispatchRequest;
+
+/// Charges of one dispatch.
+pub(super) struct Charges<'a> {
+    signals: &'a Agent,
+    execution: Execution,
+}
+
+impl<'a> Charges<'a> {
+    pub(super) fn new(
+        signals: &'a Agent,
+        record: &DispatchRecord,
+        request: &DispatchRequest,
+    ) -> Self {
+        let user = request.user_id().or(signals.user());
+        let budget = request.budget.as_ref();
+        Self {
+            signals,
+            execution: Execution {
+                id: record.id,
+                adapter: record.provider.clone(),
+                user_id: user.map(str::to_owned),
+                project_id: request.project_id.clone(),
+                model: request.model.clone(),
+                max_cost_usd: budget.and_then(|budget| budget.max_cost_usd),
+            },
+        }
+    }
+
+    /// Lets the dispatch run, or returns the message of the rule that blocks it.
+    pub(super) async fn admit(&self) -> Result<Admission, String> {
+        self.signals.ledger().admit(&self.execution).await
+    }
+
+    /// Charge for the whole usage so far. `None` if nothing is counted.
+    pub(super) fn of(&self, spent: &Spent) -> Option<Charge> {
+        let usage = &spent.usage;
+        let usage = Execution::usage(
+            [usage.input_tokens, usage.output_tokens],
+            [usage.cache_read_tokens, usage.cache_write_tokens],
+            spent.cost_usd,
+        );
+        self.signals.ledger().charge(&self.execution, usage)
+    }
+}
