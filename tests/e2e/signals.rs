@@ -11,23 +11,23 @@ use super::harness::process::Home;
 use super::harness::{Api, Bridge};
 
 /// Tool that sends signals.
-pub(super) struct Tool {
+pub(crate) struct Tool {
     agent: Api,
-    pub(super) session: String,
+    pub(crate) session: String,
     key: Vec<u8>,
 }
 
-pub(super) async fn agent_url(bridge: &Bridge) -> String {
+pub(crate) async fn agent_url(bridge: &Bridge) -> String {
     agent_of(&bridge.api).await
 }
 
-pub(super) async fn agent_of(api: &Api) -> String {
+pub(crate) async fn agent_of(api: &Api) -> String {
     let (_, health) = api.get("/api/health").await;
     format!("http://{}", health["signals"]["agent"].as_str().unwrap())
 }
 
 impl Tool {
-    pub(super) async fn start(url: &str, request: &Value) -> Self {
+    pub(crate) async fn start(url: &str, request: &Value) -> Self {
         let agent = Api::new(url.to_owned());
         let started = agent
             .request(Method::POST, "/session/start")
@@ -43,6 +43,26 @@ impl Tool {
         }
     }
 
+    /// Starts a session; `None` if the bridge is gone.
+    pub(crate) async fn try_start(bridge: &Api, request: &Value) -> Option<Self> {
+        let health = read(bridge.request(Method::GET, "/api/health")).await?;
+        let agent = Api::new(format!("http://{}", health["signals"]["agent"].as_str()?));
+        let start = agent.request(Method::POST, "/session/start");
+        let started = read(start.json_body(request)).await?;
+        let key = started["session_key"].as_str()?;
+        Some(Self {
+            agent,
+            session: started["session_id"].as_str()?.to_owned(),
+            key: BASE64_STANDARD.decode(key).unwrap(),
+        })
+    }
+
+    /// Answer to a signal; `None` if the bridge is gone.
+    pub(crate) async fn try_emit(&self, record: &Value) -> Option<Value> {
+        let body = record.to_string();
+        read(self.signed(&body, &body)).await
+    }
+
     fn signed(&self, body: &str, with: &str) -> RequestBuilder {
         let digits = hex(&MacKey::new(&self.key).mac([with.as_bytes()]));
         let request = self.agent.request(Method::POST, "/emit");
@@ -53,10 +73,15 @@ impl Tool {
             .body(body.to_owned())
     }
 
-    pub(super) async fn emit(&self, record: &Value) -> (StatusCode, Value) {
+    pub(crate) async fn emit(&self, record: &Value) -> (StatusCode, Value) {
         let body = record.to_string();
         answer(self.signed(&body, &body)).await
     }
+}
+
+async fn read(request: RequestBuilder) -> Option<Value> {
+    let answer = request.send().await.ok()?;
+    answer.json().await.ok()
 }
 
 fn usage(session: Option<&str>) -> Value {

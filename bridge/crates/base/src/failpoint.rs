@@ -11,6 +11,8 @@ pub const POINTS: &[&str] = &[
     "approval.approve.after",
     "approval.reject.before",
     "approval.reject.after",
+    "signal.record.before",
+    "signal.record.after",
     "store.opened",
     "store.booted",
     "store.batch",

@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use forge_base::digest::Digest;
 use forge_base::event::kind;
+use forge_base::failpoint;
 use forge_store::record::{
     NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
     SignalVerdict,
@@ -107,6 +108,7 @@ impl Inner {
             session.ended_at = Some(now);
             events.push(session_event(kind::SIGNAL_SESSION_ENDED, &session, now));
         }
+        failpoint::point("signal.record.before");
         let written = self.store.record_signal(NewSignal {
             session_id: session.id.clone(),
             record: stored.clone(),
@@ -116,7 +118,9 @@ impl Inner {
             events,
             judge: Some(Arc::new(self.ledger.clone())),
         });
-        let (is_stored, verdict) = match timeout(STORE_TIMEOUT, written).await {
+        let written = timeout(STORE_TIMEOUT, written).await;
+        failpoint::point("signal.record.after");
+        let (is_stored, verdict) = match written {
             Ok(Ok(SignalRecorded::Repeat(session_id, verdict))) => {
                 return Emitted {
                     session_id,

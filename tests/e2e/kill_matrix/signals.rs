@@ -1,0 +1,79 @@
+//! Signals, killed around the commit of one: each is counted once, whether it was answered or is sent again.
+
+use std::fs;
+
+use forge_base::failpoint::{POINTS, VARIABLE};
+use serde_json::{Value, json};
+
+use crate::harness::process::{Home, Process};
+use crate::signals::Tool;
+
+const RECORDS: usize = 8;
+
+/// True for the points that only a signal passes.
+pub(super) fn is_of_signals(point: &str) -> bool {
+    point.starts_with("signal.")
+}
+
+/// Home with rules that block once all records are counted: one over all time, one of a day.
+fn home() -> Home {
+    let home = Home::new(&[]);
+    let rule = |id: &str, scope: &str, window: &str| json!({"id": id, "scope": scope, "window": window, "action": "block", "condition": {"signals": {"gte": RECORDS}}});
+    let rules =
+        json!({"version": 1, "rules": [rule("a", "org", "all-time"), rule("b", "user", "1d")]});
+    fs::write(home.dir.path().join("rules.json"), rules.to_string()).unwrap();
+    let settings = "[signals]\nrules = \"rules.json\"\nuser = \"ana\"\n";
+    fs::write(home.dir.path().join("forge-bridge.toml"), settings).unwrap();
+    home
+}
+
+fn record(number: usize) -> Value {
+    json!({"adapter": "a", "ts": 0, "model": "m", "tokens_in": 1, "call_id": number.to_string()})
+}
+
+/// Sends the records from this one on until the bridge is gone; returns the number of those that were answered.
+async fn send(bridge: &Process, from: usize) -> usize {
+    let request = json!({"adapter": "a", "client_session_id": "own"});
+    let Some(tool) = Tool::try_start(&bridge.api, &request).await else {
+        return from;
+    };
+    for number in from..RECORDS {
+        match tool.try_emit(&record(number)).await {
+            Some(answer) => assert_eq!(
+                answer["blocked"],
+                number + 1 == RECORDS,
+                "{number}: {answer}"
+            ),
+            None => return number,
+        }
+    }
+    RECORDS
+}
+
+#[tokio::test]
+async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
+    let own = POINTS.iter().copied().filter(|point| is_of_signals(point));
+    let of_store = [
+        "store.commit.before",
+        "store.commit.after",
+        "store.answered",
+    ];
+    let mut kills = 0;
+    for point in own.chain(of_store) {
+        for passing in [1, 3, 6] {
+            let mut home = home();
+            home.set(VARIABLE, &format!("{point}:{passing}"));
+            // The store passes its points while the bridge starts, too.
+            let answered = match home.launch() {
+                Ok(bridge) => send(&bridge, 0).await,
+                Err(_) => 0,
+            };
+            home.variables.remove(VARIABLE);
+            kills += usize::from(answered < RECORDS);
+            let bridge = home.start();
+            assert_eq!(send(&bridge, answered).await, RECORDS, "{point}:{passing}");
+            bridge.kill();
+        }
+    }
+    assert_eq!(kills, 15, "each point is reached");
+}
