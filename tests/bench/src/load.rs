@@ -111,7 +111,7 @@ async fn board(url: &str) -> anyhow::Result<Rc<Board>> {
     Ok(board)
 }
 
-async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
+pub(crate) async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
     let board = board(&plan.url).await?;
     let rss_before = target.used()?.rss_kib;
     let warm_up = at_once(WARM_UP, Instant::now() + PATIENCE);

@@ -13,6 +13,7 @@ mod readers;
 mod records;
 mod report;
 mod rounds;
+mod signals;
 mod soak;
 mod target;
 

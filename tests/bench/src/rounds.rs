@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{external, fairness, floor, load, loaded, machine, report, soak};
+use super::{external, fairness, floor, load, loaded, machine, report, signals, soak};
 
 #[derive(Parser)]
 #[command(about)]
@@ -43,6 +43,8 @@ enum Command {
     Fairness(fairness::Plan),
     /// Measure the cost of many queued or running dispatches and event readers.
     Loaded(loaded::Plan),
+    /// Measure signals of the local agent, and dispatches beside them.
+    Signals(signals::Plan),
     /// Send at a fixed rate for a long time and report stalls and growth.
     Soak(soak::Plan),
 }
@@ -71,6 +73,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     if let Some(Command::Loaded(plan)) = &arguments.command {
         return loaded::run(plan, &here, &bridge, &arguments.folder);
+    }
+    if let Some(Command::Signals(plan)) = &arguments.command {
+        return signals::run(plan, &here, &bridge, &arguments.folder);
     }
     if let Some(Command::Soak(plan)) = &arguments.command {
         return soak::run(plan, &here, &bridge, &arguments.folder);
