@@ -166,3 +166,17 @@ async fn a_file_of_rules_with_errors_stops_the_start() {
         assert!(output.contains(part), "{part}: {output}");
     }
 }
+
+#[test]
+fn the_example_is_valid() {
+    let home = Home::new(&[]);
+    let mut command = home.command();
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    command.args(["check", "--config", "config/examples/signals.toml"]);
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("no errors"),
+        "{said}"
+    );
+}

@@ -102,6 +102,8 @@ pub(crate) struct Table {
     /// permissions; default: none.
     #[serde(deserialize_with = "sources")]
     pub(crate) setting_sources: Vec<Source>,
+    /// Report the program's hooks to the local agent of signals, whose rules can block them.
+    pub(crate) signals: bool,
     /// Return the files that the tool `Write` wrote below the workspace as output files.
     pub(crate) output_files: bool,
     /// Relation of a dispatch's system prompt to the program's own.
@@ -127,6 +129,7 @@ impl Default for Table {
             permission: Permission::Deny,
             permission_mode: None,
             setting_sources: Vec::new(),
+            signals: false,
             output_files: true,
             system_prompt: SystemPrompt::Replace,
             agents: BTreeMap::new(),

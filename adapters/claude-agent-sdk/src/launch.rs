@@ -14,6 +14,19 @@ use uuid::Uuid;
 use crate::config::{Settings, SystemPrompt};
 use crate::options::{Mode, Options};
 
+/// Events of the program that signals report.
+const HOOKS: [&str; 7] = [
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PreCompact",
+    "Stop",
+    "SessionEnd",
+];
+/// Time that the program gives a hook, which itself ends within three seconds.
+const HOOK_SECONDS: u64 = 10;
+
 /// Session of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Conversation {
@@ -62,6 +75,9 @@ pub(crate) fn program(
     args.value("permission-prompt-tool", "stdio");
     // Without sources, as by default, settings files of the user or the project cannot grant permissions.
     args.value("setting-sources", &table.sources());
+    if table.signals && request.meta.signals.is_some() {
+        args.value("settings", &file(&files, "signals.json", &hooks())?);
+    }
     let prompt = file(&files, "system-prompt", &system_prompt(request))?;
     match table.system_prompt {
         SystemPrompt::Replace => args.value("system-prompt-file", &prompt),
@@ -119,6 +135,25 @@ pub(crate) fn program(
     }
     program.env.extend(settings.env.clone());
     Ok(program)
+}
+
+/// Settings with a hook for each event of the program that signals report.
+fn hooks() -> String {
+    // The command stands beside the bridge's own program.
+    let beside = std::env::current_exe().map(|own| own.with_file_name("forg"));
+    let command = beside.ok().filter(|command| command.exists());
+    let command = command.unwrap_or_else(|| "forg".into());
+    let quoted = command.display().to_string().replace('\'', r"'\''");
+    let hook = |event: &str| {
+        let command = format!("'{quoted}' emit --event {event}");
+        let hook = json!({"type": "command", "command": command, "timeout": HOOK_SECONDS});
+        (
+            event.to_owned(),
+            json!([{ "matcher": "", "hooks": [hook] }]),
+        )
+    };
+    let hooks: Map<String, Value> = HOOKS.map(hook).into_iter().collect();
+    json!({ "hooks": hooks }).to_string()
 }
 
 /// Schema of the structured output; `None` for other output strategies.
