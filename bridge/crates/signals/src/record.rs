@@ -67,6 +67,9 @@ impl Record {
             cache_read_tokens: self.usage.cache_read_tokens,
             cache_write_tokens: self.usage.cache_write_tokens,
             latency_ms: self.latency_ms,
+            drift_score: None,
+            confidence: None,
+            details: None,
             blocked: false,
             intervention_id: None,
         }

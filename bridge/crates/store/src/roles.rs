@@ -19,8 +19,8 @@ use crate::record::{
     DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished,
     IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease, LogBounds,
     NewDispatch, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
-    Swept, SweptSignals,
+    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
+    SignalTotals, Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
 
@@ -222,9 +222,11 @@ pub trait Signals: Send + Sync + 'static {
         ends: Vec<(String, Timestamp)>,
         events: Vec<NewEvent>,
     ) -> Result<()>;
-    /// Sessions with `last_at` at or after `since`, ended ones too, in the order of their ids after `after`.
+    /// Sessions of this source with `last_at` at or after `since`, ended ones too, in the order of their ids after
+    /// `after`.
     async fn recent_signal_sessions(
         &self,
+        source: SignalSource,
         since: Timestamp,
         after: Option<String>,
         limit: usize,

@@ -59,6 +59,7 @@ pub fn charged(charge: &Charge, before: &SignalTotals) -> Option<NewSignal> {
             repeat_key: None,
             opens: None,
             ends: None,
+            paused_at: None,
             events: Vec::new(),
             judge: Some(Arc::clone(&charge.judge)),
         })
@@ -239,6 +240,9 @@ mod tests {
             cache_read_tokens: None,
             cache_write_tokens: None,
             latency_ms: None,
+            drift_score: None,
+            confidence: None,
+            details: None,
             blocked: false,
             intervention_id: None,
         }

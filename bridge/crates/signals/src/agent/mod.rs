@@ -149,7 +149,7 @@ impl Agent {
         loop {
             let page = inner
                 .store
-                .recent_signal_sessions(since, after, PAGE)
+                .recent_signal_sessions(SignalSource::Agent, since, after, PAGE)
                 .await?;
             after = page.last().map(|session| session.id.clone());
             let is_last = page.len() < PAGE;
@@ -219,8 +219,10 @@ impl Agent {
             user_id,
             project_id: None,
             client_session_id: request.client_session_id,
+            owner: None,
             started_at: now,
             last_at: now,
+            paused_at: None,
             ended_at: None,
             totals: SignalTotals::default(),
         };

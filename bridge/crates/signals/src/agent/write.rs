@@ -115,6 +115,7 @@ impl Inner {
             repeat_key: signal.repeat_key,
             opens: opened,
             ends: ended.or_else(|| ends.then(|| (session.id.clone(), now))),
+            paused_at: None,
             events,
             judge: Some(Arc::new(self.ledger.clone())),
         });

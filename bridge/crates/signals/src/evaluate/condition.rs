@@ -69,8 +69,8 @@ fn number(field: NumberField, subject: &Subject<'_>, totals: &SignalTotals) -> O
         NumberField::Signals => totals.signals,
         NumberField::Errors => totals.errors,
         NumberField::LatencyMs => return subject.record.latency_ms,
-        // Of behavioural signals.
-        NumberField::DriftScore | NumberField::Confidence => return None,
+        NumberField::DriftScore => return subject.record.drift_score,
+        NumberField::Confidence => return subject.record.confidence,
     };
     Some(total as f64)
 }

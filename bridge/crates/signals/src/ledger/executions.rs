@@ -128,8 +128,10 @@ impl Execution {
             user_id: self.user_id.clone(),
             project_id: self.project_id.clone(),
             client_session_id: None,
+            owner: None,
             started_at: at,
             last_at: at,
+            paused_at: None,
             ended_at: None,
             totals: SignalTotals::default(),
         }
@@ -151,6 +153,9 @@ impl Execution {
             cache_read_tokens: usage.cache_read_tokens,
             cache_write_tokens: usage.cache_write_tokens,
             latency_ms: None,
+            drift_score: None,
+            confidence: None,
+            details: None,
             blocked: false,
             intervention_id: None,
         }

@@ -10,7 +10,7 @@ use forge_store::contract::sample::{at, event};
 use forge_store::contract::signals::{record, session};
 use forge_store::record::{
     Acknowledgement, InterventionFilter, NewSignal, SignalGroup, SignalRecord, SignalSession,
-    SignalSessionFilter,
+    SignalSessionFilter, SignalSource,
 };
 
 use super::{Pair, both};
@@ -29,6 +29,7 @@ pub(super) enum SignalStep {
         tokens: Option<u64>,
         cost: Option<u64>,
         fails: bool,
+        pauses: bool,
     },
     End(Vec<u8>),
     /// Acknowledges an intervention of a session, by the numbers of both.
@@ -51,12 +52,12 @@ pub(super) fn signal_step() -> impl Strategy<Value = SignalStep> {
             prop::option::of(prop_oneof![0..3u64, Just(1 << 53)]),
             prop::option::of(0..9u64),
         ),
-        any::<bool>(),
+        any::<[bool; 2]>(),
     );
     prop_oneof![
         3 => one().prop_map(SignalStep::Open),
-        8 => record.prop_map(|((session, repeat_key), (opens, ends), (tokens, cost), fails)| {
-            SignalStep::Record { session, repeat_key, opens, ends, tokens, cost, fails }
+        8 => record.prop_map(|((session, repeat_key), (opens, ends), (tokens, cost), [fails, pauses])| {
+            SignalStep::Record { session, repeat_key, opens, ends, tokens, cost, fails, pauses }
         }),
         1 => prop::collection::vec(one(), 0..3).prop_map(SignalStep::End),
         1 => (one(), 0..4u8).prop_map(|(session, number)| SignalStep::Acknowledge(session, number)),
@@ -78,6 +79,11 @@ impl Pair {
         SignalSession {
             key_id: name(number / 2),
             adapter: format!("adapter-{}", number % 3),
+            source: match number % 2 {
+                0 => SignalSource::Agent,
+                _ => SignalSource::Engine,
+            },
+            owner: (number > 3).then_some([number; 32]),
             user_id: (number > 1).then(|| (number % 2).to_string()),
             started_at: at(self.now),
             last_at: at(self.now),
@@ -101,6 +107,7 @@ impl Pair {
                 tokens,
                 cost,
                 fails,
+                pauses,
             } => {
                 let new = NewSignal {
                     session_id: name(session),
@@ -117,6 +124,7 @@ impl Pair {
                     repeat_key: repeat_key.map(|key| [key; 32]),
                     opens: opens.map(|number| self.session(number)),
                     ends: ends.map(|number| (name(number), at(now - 1))),
+                    paused_at: pauses.then(|| at(now)),
                     events: events(),
                     judge: (now % 4 != 0).then(|| {
                         let ends = vec![intervention(session, 0)];
@@ -156,7 +164,12 @@ impl Pair {
             both!(self, store => store.signal_session(&name(number), 3)).unwrap();
         }
         let after = Some(name(1)).filter(|_| now % 2 == 0);
-        both!(self, store => store.recent_signal_sessions(at(now - 10), after.clone(), 3)).unwrap();
+        for source in [SignalSource::Agent, SignalSource::Engine] {
+            let recent = both!(self, store => {
+                store.recent_signal_sessions(source, at(now - 10), after.clone(), 3)
+            });
+            recent.unwrap();
+        }
         both!(self, store => store.open_interventions(3)).unwrap();
         for session in [None, Some(name(1))] {
             let filter = |before| InterventionFilter {

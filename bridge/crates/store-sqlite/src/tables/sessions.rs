@@ -13,8 +13,8 @@ use super::rows::{self, nanos};
 macro_rules! select_session {
     ($rest:literal) => {
         concat!(
-            "SELECT id, key_id, source, adapter, user_id, project_id, client_session_id, started_at, last_at,
-               ended_at, signals, errors, tokens_in, tokens_out, cost_micros, unpriced, seq
+            "SELECT id, key_id, source, adapter, user_id, project_id, client_session_id, owner,
+               started_at, last_at, paused_at, ended_at, signals, errors, tokens_in, tokens_out, cost_micros, unpriced, seq
              FROM signal_session",
             $rest
         )
@@ -23,13 +23,13 @@ macro_rules! select_session {
 
 pub(super) const FIND: &str = select_session!(" WHERE id = ?");
 pub(super) const RECENT: &str =
-    select_session!(" WHERE id > ? AND last_at >= ? ORDER BY id LIMIT ?");
+    select_session!(" WHERE id > ? AND source = ? AND last_at >= ? ORDER BY id LIMIT ?");
 pub(super) const NEWEST: &str = select_session!(" WHERE seq < ? ORDER BY seq DESC");
 pub(super) const NEWEST_ACTIVE: &str = select_session!(
     " INDEXED BY signal_session_active WHERE ended_at IS NULL AND seq < ? ORDER BY seq DESC"
 );
 
-const SEQ: usize = 16;
+const SEQ: usize = 18;
 
 pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<SignalSession> {
     Ok(SignalSession {
@@ -40,21 +40,23 @@ pub(super) fn session(row: &Row<'_>) -> rusqlite::Result<SignalSession> {
         user_id: row.get(4)?,
         project_id: row.get(5)?,
         client_session_id: row.get(6)?,
-        started_at: rows::time(row, 7)?,
-        last_at: rows::time(row, 8)?,
-        ended_at: rows::time_option(row, 9)?,
+        owner: row.get(7)?,
+        started_at: rows::time(row, 8)?,
+        last_at: rows::time(row, 9)?,
+        paused_at: rows::time_option(row, 10)?,
+        ended_at: rows::time_option(row, 11)?,
         totals: SignalTotals {
-            signals: row.get(10)?,
-            errors: row.get(11)?,
-            tokens_in: row.get(12)?,
-            tokens_out: row.get(13)?,
-            cost_micros: row.get(14)?,
-            unpriced: row.get(15)?,
+            signals: row.get(12)?,
+            errors: row.get(13)?,
+            tokens_in: row.get(14)?,
+            tokens_out: row.get(15)?,
+            cost_micros: row.get(16)?,
+            unpriced: row.get(17)?,
         },
     })
 }
 
-fn source_code(source: SignalSource) -> i64 {
+pub(super) fn source_code(source: SignalSource) -> i64 {
     match source {
         SignalSource::Agent => 0,
         SignalSource::Engine => 1,
@@ -135,9 +137,9 @@ pub(super) fn insert(tx: &Tx<'_>, session: &SignalSession) -> rusqlite::Result<u
     let totals = &session.totals;
     tx.execute(
         "INSERT INTO signal_session (seq, id, key_id, source, adapter, user_id, project_id,
-           client_session_id, started_at, last_at, ended_at, signals, errors, tokens_in, tokens_out,
-           cost_micros, unpriced)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+           client_session_id, owner, started_at, last_at, paused_at, ended_at, signals, errors, tokens_in,
+           tokens_out, cost_micros, unpriced)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             seq,
             session.id,
@@ -147,8 +149,10 @@ pub(super) fn insert(tx: &Tx<'_>, session: &SignalSession) -> rusqlite::Result<u
             session.user_id,
             session.project_id,
             session.client_session_id,
+            session.owner,
             nanos(session.started_at),
             nanos(session.last_at),
+            session.paused_at.map(nanos),
             session.ended_at.map(nanos),
             totals.signals,
             totals.errors,
@@ -161,14 +165,15 @@ pub(super) fn insert(tx: &Tx<'_>, session: &SignalSession) -> rusqlite::Result<u
     Ok(seq)
 }
 
-/// Writes the totals and the time of the last record.
+/// Writes the totals, the time of the last record and the pause.
 pub(super) fn update(tx: &Tx<'_>, seq: u64, session: &SignalSession) -> rusqlite::Result<()> {
     let totals = &session.totals;
     tx.execute(
-        "UPDATE signal_session SET last_at = ?, signals = ?, errors = ?, tokens_in = ?, tokens_out = ?,
+        "UPDATE signal_session SET last_at = ?, paused_at = ?, signals = ?, errors = ?, tokens_in = ?, tokens_out = ?,
            cost_micros = ?, unpriced = ? WHERE seq = ?",
         params![
             nanos(session.last_at),
+            session.paused_at.map(nanos),
             totals.signals,
             totals.errors,
             totals.tokens_in,

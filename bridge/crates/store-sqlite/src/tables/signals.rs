@@ -10,8 +10,8 @@ use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_store::record::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
-    SignalVerdict,
+    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
+    SignalTotals, SignalVerdict,
 };
 use forge_store::roles::Signals;
 use forge_store::signals;
@@ -59,12 +59,14 @@ impl Signals for Sqlite {
 
     async fn recent_signal_sessions(
         &self,
+        source: SignalSource,
         since: Timestamp,
         after: Option<String>,
         limit: usize,
     ) -> Result<Vec<SignalSession>> {
         let after = after.unwrap_or_default();
-        let params = (after, nanos(since), rows::limit(limit));
+        let source = sessions::source_code(source);
+        let params = (after, source, nanos(since), rows::limit(limit));
         self.all(Length::Long, sessions::RECENT, params, sessions::session)
             .await
     }
@@ -184,6 +186,7 @@ fn insert(
     let (record, judgement) = signals::judge(new, &session);
     tx.counters.on_rollback(judgement.undo);
     session.count(&record);
+    session.paused_at = new.paused_at;
     sessions::update(tx, seq, &session)?;
     let repeat = new.repeat_key.as_ref().map(|key| (&*session.key_id, key));
     insert_record(tx, seq, &record, repeat)?;
@@ -224,9 +227,9 @@ fn insert_record(
 ) -> rusqlite::Result<()> {
     tx.execute(
         "INSERT INTO signal (session, at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in,
-           tokens_out, cost_micros, cache_read_tokens, cache_write_tokens, latency_ms, blocked, intervention,
-           key_id, repeat_key)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+           tokens_out, cost_micros, cache_read_tokens, cache_write_tokens, latency_ms, drift_score,
+           confidence, details, blocked, intervention, key_id, repeat_key)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             session,
             nanos(record.at),
@@ -243,6 +246,9 @@ fn insert_record(
             record.cache_read_tokens,
             record.cache_write_tokens,
             record.latency_ms,
+            record.drift_score,
+            record.confidence,
+            record.details,
             record.blocked,
             record.intervention_id,
             repeat.map(|(key_id, _)| key_id),
@@ -254,7 +260,7 @@ fn insert_record(
 
 const RECORDS: &str =
     "SELECT at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in, tokens_out, cost_micros,
-       cache_read_tokens, cache_write_tokens, latency_ms, blocked, intervention
+       cache_read_tokens, cache_write_tokens, latency_ms, drift_score, confidence, details, blocked, intervention
      FROM signal WHERE session = ? ORDER BY seq DESC LIMIT ?";
 
 fn with_records(
@@ -284,8 +290,11 @@ fn with_records(
             cache_read_tokens: row.get(11)?,
             cache_write_tokens: row.get(12)?,
             latency_ms: row.get(13)?,
-            blocked: row.get(14)?,
-            intervention_id: row.get(15)?,
+            drift_score: row.get(14)?,
+            confidence: row.get(15)?,
+            details: row.get(16)?,
+            blocked: row.get(17)?,
+            intervention_id: row.get(18)?,
         })
     })?;
     Ok(Some((session, records)))

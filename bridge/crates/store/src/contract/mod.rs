@@ -107,6 +107,7 @@ macro_rules! contract_tests {
                 a_sealed_value_is_written_once what_is_sealed_is_found_and_resealed;
             sessions:
                 a_session_is_stored_with_its_events a_session_ends_once
+                a_signal_pauses_its_session_and_the_next_resumes_it
                 recent_sessions_are_listed_by_their_id
                 sessions_are_listed_newest_first_and_filtered;
             signals:

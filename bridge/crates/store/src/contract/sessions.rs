@@ -20,6 +20,8 @@ pub async fn a_session_is_stored_with_its_events(subject: impl Subject) {
         user_id: None,
         project_id: Some("project".to_owned()),
         client_session_id: None,
+        owner: Some([9; 32]),
+        paused_at: Some(at(4)),
         ended_at: Some(at(5)),
         ..session("full")
     };
@@ -61,26 +63,53 @@ pub async fn a_session_ends_once(subject: impl Subject) {
     assert_eq!(kinds(&*store).await, expected);
 }
 
+pub async fn a_signal_pauses_its_session_and_the_next_resumes_it(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    for (seconds, paused_at) in [(1, Some(at(1))), (2, None), (3, Some(at(3)))] {
+        let new = NewSignal {
+            paused_at,
+            ..signal("s", seconds)
+        };
+        records(&*store, new).await;
+        assert_eq!(stored(&*store, "s").await.0.paused_at, paused_at);
+    }
+    let store = subject.open().await;
+    let (paused, _) = stored(&*store, "s").await;
+    assert_eq!((paused.paused_at, paused.ended_at), (Some(at(3)), None));
+}
+
 pub async fn recent_sessions_are_listed_by_their_id(subject: impl Subject) {
     let store = subject.open().await;
     for id in ["d", "b", "a", "c", "e"] {
         open(&*store, session(id)).await;
     }
+    let engines = SignalSession {
+        source: SignalSource::Engine,
+        last_at: at(100),
+        ..session("aa")
+    };
+    open(&*store, engines.clone()).await;
     for (id, seconds) in [("a", 100), ("b", 99), ("c", 101), ("e", 100)] {
         records(&*store, signal(id, seconds)).await;
     }
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = store.recent_signal_sessions(at(100), after, 2);
+        let page = store.recent_signal_sessions(SignalSource::Agent, at(100), after, 2);
         let page = page.await.unwrap();
         let Some(last) = page.last() else { break };
         after = Some(last.id.clone());
         found.extend(page.into_iter().map(|session| session.id));
     }
     assert_eq!(found, ["a", "c", "e"]);
-    let all = store.recent_signal_sessions(at(0), None, 10).await.unwrap();
-    assert_eq!(all.len(), 5);
-    assert_eq!(all[0], stored(&*store, "a").await.0);
+    for (source, expected) in [
+        (SignalSource::Agent, (5, stored(&*store, "a").await.0)),
+        (SignalSource::Engine, (1, engines)),
+    ] {
+        let all = store.recent_signal_sessions(source, at(0), None, 10);
+        let mut all = all.await.unwrap();
+        assert_eq!((all.len(), all.remove(0)), expected);
+    }
 }
 
 pub async fn sessions_are_listed_newest_first_and_filtered(subject: impl Subject) {

@@ -21,8 +21,10 @@ pub fn session(id: &str) -> SignalSession {
         user_id: Some("user".to_owned()),
         project_id: None,
         client_session_id: Some(format!("client {id}")),
+        owner: None,
         started_at: at(0),
         last_at: at(0),
+        paused_at: None,
         ended_at: None,
         totals: SignalTotals::default(),
     }
@@ -45,6 +47,9 @@ pub fn record(seconds: i64) -> SignalRecord {
         cache_read_tokens: Some(60),
         cache_write_tokens: Some(30),
         latency_ms: Some(1.5),
+        drift_score: Some(0.25),
+        confidence: Some(1.0),
+        details: Some("{}".to_owned()),
         blocked: false,
         intervention_id: None,
     }
@@ -58,6 +63,7 @@ pub fn signal(session_id: &str, seconds: i64) -> NewSignal {
         repeat_key: None,
         opens: None,
         ends: None,
+        paused_at: None,
         events: Vec::new(),
         judge: None,
     }
@@ -115,6 +121,9 @@ pub async fn a_record_counts_in_its_session(subject: impl Subject) {
         cache_read_tokens: None,
         cache_write_tokens: None,
         latency_ms: None,
+        drift_score: None,
+        confidence: None,
+        details: None,
         blocked: true,
         ..record(9)
     };

@@ -10,8 +10,8 @@ use super::Memory;
 use super::state::State;
 use crate::record::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
-    SignalVerdict, SweptSignals,
+    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
+    SignalTotals, SignalVerdict, SweptSignals,
 };
 use crate::roles::Signals;
 use crate::signals;
@@ -61,6 +61,7 @@ impl Signals for Memory {
 
     async fn recent_signal_sessions(
         &self,
+        source: SignalSource,
         since: Timestamp,
         after: Option<String>,
         limit: usize,
@@ -69,7 +70,8 @@ impl Signals for Memory {
         let mut found: Vec<_> = state
             .signal_sessions
             .values()
-            .filter(|session| session.last_at >= since && Some(&session.id) > after.as_ref())
+            .filter(|session| session.source == source && session.last_at >= since)
+            .filter(|session| Some(&session.id) > after.as_ref())
             .cloned()
             .collect();
         found.sort_by(|one, other| one.id.cmp(&other.id));
@@ -243,6 +245,7 @@ impl State {
         let (record, judgement) = signals::judge(&new, &self.signal_sessions[&place]);
         if let Some(session) = self.signal_sessions.get_mut(&place) {
             session.count(&record);
+            session.paused_at = new.paused_at;
         }
         let counted = Counted {
             session: place,

@@ -29,10 +29,14 @@ pub struct SignalSession {
     pub adapter: String,
     pub user_id: Option<String>,
     pub project_id: Option<String>,
+    /// The tool's own id; that of a session of the engine is unique for one owner until it ends.
     pub client_session_id: Option<String>,
+    /// SHA-256 of the token whose session it is; `None` for sessions of the local agent.
+    pub owner: Option<Digest>,
     pub started_at: Timestamp,
     /// Latest arrival of a record, or the start.
     pub last_at: Timestamp,
+    pub paused_at: Option<Timestamp>,
     pub ended_at: Option<Timestamp>,
     pub totals: SignalTotals,
 }
@@ -75,6 +79,11 @@ pub struct SignalRecord {
     pub cache_read_tokens: Option<u64>,
     pub cache_write_tokens: Option<u64>,
     pub latency_ms: Option<f64>,
+    /// Both are from 0 to 1.
+    pub drift_score: Option<f64>,
+    pub confidence: Option<f64>,
+    /// JSON object of the fields that its type has besides.
+    pub details: Option<String>,
     /// Verdict that the tool was given.
     pub blocked: bool,
     /// Intervention that the tool was told.
@@ -163,6 +172,8 @@ pub struct NewSignal {
     pub opens: Option<SignalSession>,
     /// Session that ends before its successor opens, or with this signal, and its end.
     pub ends: Option<(String, Timestamp)>,
+    /// Pause of the session after this signal.
+    pub paused_at: Option<Timestamp>,
     pub events: Vec<NewEvent>,
     /// Sets the verdict of the record. Without a judge it is stored as it is.
     pub judge: Option<Arc<dyn Judge>>,
