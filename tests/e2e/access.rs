@@ -14,11 +14,12 @@ use super::harness::{Api, Bridge, plugins, reference, until};
 const DISPATCH: &str = "dispatch";
 const READ: &str = "read";
 const ADMIN: &str = "admin";
+const SIGNALS: &str = "signals";
 /// No scope: the route holds no data.
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 60] = [
+const ROUTES: [(&str, &str, &str); 62] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -49,6 +50,9 @@ const ROUTES: [(&str, &str, &str); 60] = [
     ("GET", "/api/v2/external", READ),
     ("POST", "/external/{service}/commands/{name}", DISPATCH),
     ("POST", "/external/{service}/queries/{name}", DISPATCH),
+    ("POST", "/session/start", SIGNALS),
+    // Each record is signed.
+    ("POST", "/emit", PUBLIC),
     ("GET", "/metrics", READ),
     ("GET", "/api/health", PUBLIC),
     ("GET", "/api/health/live", PUBLIC),
@@ -100,6 +104,10 @@ fn tokens(more: &str) -> String {
             "8c6976e5b5410415bde908bd4dee15dfb167a9c873fc4bb8a81f6f2ab448a918",
             ADMIN,
         ),
+        (
+            "c1d2c1df9eabd696f6fa30bd829fabe1d0dfb1760876a381717729f6f0442add",
+            SIGNALS,
+        ),
     ];
     let entries = entries.map(|(hash, scope)| {
         format!("[[auth.token]]\nhash = \"{hash}\"\nname = \"{scope}\"\nscopes = [\"{scope}\"]\n")
@@ -139,7 +147,7 @@ async fn every_route_asks_for_its_scope_and_no_other() {
             wanted != PUBLIC,
             "{method} {path} without a token: {none}"
         );
-        for scope in [DISPATCH, READ, ADMIN] {
+        for scope in [DISPATCH, READ, ADMIN, SIGNALS] {
             let status = ask(&bridge.api, method, &path, Some(scope)).await;
             assert_ne!(status, StatusCode::UNAUTHORIZED, "{method} {path} {scope}");
             assert_eq!(

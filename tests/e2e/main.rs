@@ -74,6 +74,7 @@ mod shutdown;
 mod signal_executions;
 mod signal_rules;
 mod signals;
+mod signals_engine;
 mod store_faults;
 mod template;
 mod terminal;

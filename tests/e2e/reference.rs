@@ -7,7 +7,7 @@ use std::path::Path;
 use reqwest::{Method, StatusCode};
 use tokio::process::Command;
 
-use super::harness::{Bridge, reference};
+use super::harness::{Api, Bridge, reference};
 
 /// Routes of pages, which hold no data and are not documented.
 const PAGES: [&str; 8] = [
@@ -23,13 +23,14 @@ const PAGES: [&str; 8] = [
 
 /// Methods and paths of every `.route("path", get(…).post(…))` in the sources of the HTTP interface.
 fn routes() -> BTreeSet<(String, String)> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/src");
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/src");
     let mut routes = BTreeSet::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_none_or(|extension| extension != "rs") {
-            continue;
-        }
+    let files = [sources.clone(), sources.join("agent")]
+        .into_iter()
+        .flat_map(|folder| fs::read_dir(folder).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    for path in files {
         let text = fs::read_to_string(path).unwrap();
         for call in text.split(".route(").skip(1) {
             let Some((route, rest)) = call
@@ -58,13 +59,36 @@ fn routes() -> BTreeSet<(String, String)> {
 
 #[test]
 fn every_route_is_documented_and_every_documented_route_is_there() {
-    let documented: BTreeSet<_> = reference::operations().into_iter().collect();
+    let mut documented: BTreeSet<_> = reference::operations().into_iter().collect();
+    documented.extend(reference::agent_operations());
     let routes: BTreeSet<_> = routes()
         .into_iter()
         .filter(|(_, path)| !PAGES.contains(&path.as_str()))
         .collect();
     assert!(routes.len() > 30, "{routes:?}");
     assert_eq!(routes, documented);
+}
+
+/// Each listener has the routes that the document says it has.
+#[tokio::test]
+async fn a_route_is_served_where_it_is_documented() {
+    let bridge = Bridge::start().await;
+    let (_, health) = bridge.api.get("/api/health").await;
+    let agent = Api::new(format!(
+        "http://{}",
+        health["signals"]["agent"].as_str().unwrap()
+    ));
+    let (of_main, of_agent) = (reference::operations(), reference::agent_operations());
+    for (method, path) in of_main.iter().chain(&of_agent) {
+        for (api, has) in [(&bridge.api, &of_main), (&agent, &of_agent)] {
+            let asked = api.request(method.parse().unwrap(), &format!("{path}?zebra=1"));
+            let status = asked.body("{}").send().await.unwrap().status();
+            let is_there = has.contains(&(method.clone(), path.clone()));
+            let expected = [StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST][usize::from(is_there)];
+            assert_eq!(status, expected, "{method} {path} on {}", api.url);
+        }
+    }
+    bridge.stop().await;
 }
 
 #[tokio::test]
@@ -102,17 +126,29 @@ fn an_answer_with_a_wrong_type_deep_inside_fails() {
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
     let bridge = Bridge::with(&[("BRIDGE_TOKENS", "one")]).await;
+    let (_, health) = bridge.api.get("/api/health").await;
+    let agent = format!("http://{}", health["signals"]["agent"].as_str().unwrap());
+    // Streams that never end are tested in `events.rs`. The agent's listener asks for no token.
+    tokio::join!(
+        schemathesis(
+            &bridge.api.url,
+            ["--exclude-path-regex", "events$|^/health$"]
+        ),
+        schemathesis(&agent, ["--include-path-regex", "^/(health|emit)$"]),
+    );
+    let app = bridge.app.unwrap();
+    let owed = app.store.counts().deliveries_pending;
+    assert_eq!(owed, 0, "no made-up address was to be called");
+    app.stop().await;
+}
+
+async fn schemathesis(url: &str, paths: [&str; 2]) {
     let home = tempfile::tempdir().unwrap();
     let runtime = forge_test_runtimes::schemathesis();
     let output = Command::new(runtime.join("bin/schemathesis"))
         .arg("run")
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json"))
-        .args([
-            "--url",
-            &bridge.api.url,
-            "--header",
-            "Authorization: Bearer one",
-        ])
+        .args(["--url", url, "--header", "Authorization: Bearer one"])
         .args([
             "--exclude-checks",
             "positive_data_acceptance",
@@ -122,14 +158,8 @@ async fn schemathesis_finds_nothing() {
         // The number of generated cases that schemathesis discards (such as `.` as a path) depends on its seed,
         // not on the bridge.
         .args(["--suppress-health-check", "filter_too_much"])
-        // Streams that never end; tested in `events.rs`.
-        .args([
-            "--exclude-path-regex",
-            "events$",
-            "--request-timeout",
-            "20",
-            "--no-color",
-        ])
+        .args(paths)
+        .args(["--request-timeout", "20", "--no-color"])
         .env("SCHEMATHESIS_HOOKS", "hooks")
         .env(
             "PYTHONPATH",
@@ -144,11 +174,7 @@ async fn schemathesis_finds_nothing() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{said}{}",
+        "{url}: {said}{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    let app = bridge.app.unwrap();
-    let owed = app.store.counts().deliveries_pending;
-    assert_eq!(owed, 0, "no made-up address was to be called");
-    app.stop().await;
 }

@@ -34,6 +34,11 @@ impl Tool {
             .json_body(request);
         let (status, started) = answer(started).await;
         assert_eq!(status, StatusCode::OK, "{started}");
+        Self::with(agent, &started)
+    }
+
+    /// Tool of a session that was started.
+    pub(super) fn with(agent: Api, started: &Value) -> Self {
         Self {
             agent,
             session: started["session_id"].as_str().unwrap().to_owned(),
@@ -63,7 +68,7 @@ impl Tool {
         read(self.signed(&body, &body)).await
     }
 
-    fn signed(&self, body: &str, with: &str) -> RequestBuilder {
+    pub(super) fn signed(&self, body: &str, with: &str) -> RequestBuilder {
         let digits = hex(&MacKey::new(&self.key).mac([with.as_bytes()]));
         let request = self.agent.request(Method::POST, "/emit");
         let request = request.header("content-type", "application/json");
@@ -84,7 +89,7 @@ async fn read(request: RequestBuilder) -> Option<Value> {
     answer.json().await.ok()
 }
 
-fn usage(session: Option<&str>) -> Value {
+pub(super) fn usage(session: Option<&str>) -> Value {
     json!({
         "adapter": "my-tool-forg", "ts": "2025-05-28T10:00:00Z", "model": "claude-opus-4-5", "tokens_in": 100,
         "tokens_out": 50, "latency_ms": 500, "cost_usd": null, "error_code": null, "session_id": session,

@@ -60,7 +60,7 @@ fn scope(name: &str) -> anyhow::Result<Scope> {
     let known = Scope::all();
     match known.iter().find(|scope| scope.name() == name) {
         Some(scope) => Ok(*scope),
-        None => bail!("unknown scope {name:?}: use dispatch, read or admin"),
+        None => bail!("unknown scope {name:?}: use dispatch, read, admin or signals"),
     }
 }
 

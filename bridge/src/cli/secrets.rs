@@ -28,7 +28,7 @@ enum Command {
         /// Name of the token, for people only
         #[arg(long)]
         name: Option<String>,
-        /// Scopes, separated by commas: dispatch, read, admin; all when absent
+        /// Scopes, separated by commas: dispatch, read, admin, signals; all when absent
         #[arg(long, value_delimiter = ',')]
         scopes: Vec<String>,
         /// Lifetime, such as 90d; unlimited when absent

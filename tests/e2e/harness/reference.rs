@@ -16,13 +16,30 @@ struct Reference {
     validators: Mutex<HashMap<String, Validator>>,
 }
 
-/// Documented methods and paths.
+/// Documented methods and paths of the main listener.
 pub(crate) fn operations() -> Vec<(String, String)> {
-    let paths = REFERENCE.document["paths"].as_object().unwrap();
+    served(|url| url == "/")
+}
+
+/// Documented methods and paths of the local agent's listener.
+pub(crate) fn agent_operations() -> Vec<(String, String)> {
+    served(|url| url.ends_with(":6247"))
+}
+
+/// Operations with such a server.
+fn served(by: impl Fn(&str) -> bool) -> Vec<(String, String)> {
+    let document = &REFERENCE.document;
+    let is_served = |operation: &Value| {
+        let own = operation["servers"].as_array();
+        let mut servers = own.or(document["servers"].as_array()).unwrap().iter();
+        servers.any(|server| by(server["url"].as_str().unwrap()))
+    };
+    let paths = document["paths"].as_object().unwrap();
     let methods = |(path, item): (&String, &Value)| {
-        let methods = item.as_object().unwrap().keys();
-        methods
-            .map(|method| (method.to_uppercase(), path.clone()))
+        let operations = item.as_object().unwrap().iter();
+        operations
+            .filter(|(_, operation)| is_served(operation))
+            .map(|(method, _)| (method.to_uppercase(), path.clone()))
             .collect::<Vec<_>>()
     };
     paths.iter().flat_map(methods).collect()

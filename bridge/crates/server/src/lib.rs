@@ -34,6 +34,7 @@ mod management_target;
 mod query;
 mod record;
 mod request_span;
+mod signal_body;
 mod stream_ticket;
 #[cfg(test)]
 mod testing;
@@ -68,6 +69,7 @@ use body::BodyReader;
 use event_fanout::EventFanout;
 use events::StreamLimit;
 use origin_guard::{OriginRules, Pages};
+use signal_body::SignalReader;
 use stream_ticket::StreamTickets;
 use traffic::Traffic;
 
@@ -221,6 +223,7 @@ pub fn router(state: Components) -> Router {
         )
         .route("/external/{service}/queries/{name}", post(external::query))
         .route("/metrics", get(metrics::show))
+        .merge(agent::on_main())
         .merge(management::routes())
         .merge(console::routes())
         .fallback(request_span::unknown_route)
@@ -234,6 +237,7 @@ pub fn router(state: Components) -> Router {
     let shared = AppState {
         traffic: traffic.clone(),
         body_reader: BodyReader::new(&state.config),
+        signal_reader: SignalReader::new(&state.config),
         fanout: EventFanout::new(Arc::clone(&state.store), state.process.closing.clone()),
         stream_limit: StreamLimit::new(state.config.max_streams),
         tickets: StreamTickets::default(),
@@ -273,6 +277,7 @@ struct Shared(Arc<AppState>);
 struct AppState {
     state: Components,
     body_reader: BodyReader,
+    signal_reader: SignalReader,
     fanout: EventFanout,
     stream_limit: StreamLimit,
     tickets: StreamTickets,
@@ -298,9 +303,11 @@ part! {
     Registry = state.registry;
     External = state.external;
     AgentReport = state.agent;
+    Agent = state.agent.agent;
     Auth = state.auth;
     ProcessState = state.process;
     BodyReader = body_reader;
+    SignalReader = signal_reader;
     EventFanout = fanout;
     StreamLimit = stream_limit;
     StreamTickets = tickets;

@@ -10,9 +10,8 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::Config;
 use super::error::{Code, Failure};
-use super::external;
+use super::{Config, agent, external};
 
 /// Probe routes, exempt from the host check: probes call by address, and the answers hold nothing sensitive.
 const PROBES: [&str; 3] = ["/api/health", "/api/health/live", "/api/health/ready"];
@@ -36,7 +35,7 @@ pub struct OriginRules {
 /// Pages that may call a listener without being named in `http.origins`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
-    /// Pages of `localhost` and of the listener itself.
+    /// Pages of `localhost` and of the listener itself; none for the routes of the local agent.
     Local,
     /// None.
     Named,
@@ -61,10 +60,11 @@ impl OriginRules {
         }
     }
 
-    fn check_origin(&self, origin: &str, headers: &HeaderMap) -> Result<(), Failure> {
+    fn check_origin(&self, origin: &str, headers: &HeaderMap, path: &str) -> Result<(), Failure> {
         let configured = self.config.origins.iter().any(|allowed| allowed == origin);
+        let admits_local = self.pages == Pages::Local && !agent::ON_BOTH.contains(&path);
         let is_local = || is_localhost(origin) || is_own(origin, headers);
-        if configured || (self.pages == Pages::Local && is_local()) {
+        if configured || (admits_local && is_local()) {
             return Ok(());
         }
         let message = format!("the origin {origin:?} is not allowed; add it to http.origins");
@@ -92,7 +92,7 @@ pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Res
         return next.run(request).await;
     };
     let text = String::from_utf8_lossy(origin.as_bytes());
-    if let Err(failure) = rules.check_origin(&text, headers) {
+    if let Err(failure) = rules.check_origin(&text, headers, request.uri().path()) {
         return failure.into_response();
     }
     let preflight = request.method() == Method::OPTIONS
@@ -301,8 +301,15 @@ mod tests {
             ("null", false),
             ("", false),
         ] {
-            let answer = rules.check_origin(origin, &headers).is_ok();
-            assert_eq!(answer, allowed, "{origin}");
+            let answer = rules.check_origin(origin, &headers, "/api/v2/dispatch");
+            assert_eq!(answer.is_ok(), allowed, "{origin}");
+            let of_agent = rules.check_origin(origin, &headers, "/emit");
+            let is_named = origin == "https://app.example";
+            assert_eq!(
+                of_agent.is_ok(),
+                is_named,
+                "{origin} on a route of the agent"
+            );
         }
     }
 }

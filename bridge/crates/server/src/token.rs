@@ -39,11 +39,13 @@ pub enum Scope {
     Read,
     /// Reload, pause and resume adapters, manage runtimes, replay many deliveries.
     Admin,
+    /// Send signals of AI tools, and start their sessions.
+    Signals,
 }
 
 impl Scope {
     pub fn all() -> Vec<Scope> {
-        vec![Scope::Dispatch, Scope::Read, Scope::Admin]
+        vec![Scope::Dispatch, Scope::Read, Scope::Admin, Scope::Signals]
     }
 
     fn bit(self) -> u8 {
@@ -51,6 +53,7 @@ impl Scope {
             Scope::Dispatch => 1,
             Scope::Read => 2,
             Scope::Admin => 4,
+            Scope::Signals => 8,
         }
     }
 
@@ -59,6 +62,7 @@ impl Scope {
             Scope::Dispatch => "dispatch",
             Scope::Read => "read",
             Scope::Admin => "admin",
+            Scope::Signals => "signals",
         }
     }
 }

@@ -325,6 +325,11 @@ caller!(
     Admin,
     Scope::Admin
 );
+caller!(
+    /// Caller with the scope `signals`.
+    Signaller,
+    Scope::Signals
+);
 
 /// Caller with the scope `dispatch`, possibly above its rate: a known dispatch is still answered from the record.
 #[derive(Debug)]

@@ -52,6 +52,8 @@ fn a_token_opens_what_its_scopes_say() {
         ("Bearer 12345", Scope::Read, 200),
         ("Bearer 12345", Scope::Dispatch, 403),
         ("Bearer 12345", Scope::Admin, 403),
+        ("Bearer 12345", Scope::Signals, 403),
+        ("Bearer old", Scope::Signals, 200),
         ("Bearer ol", Scope::Read, 401),
         ("Bearer", Scope::Read, 401),
         ("Bearer ", Scope::Read, 401),
