@@ -30,7 +30,12 @@ pub mod kind {
     pub const SIGNAL_BLOCKED: &str = "signal.blocked";
     pub const SIGNAL_MILESTONE: &str = "signal.milestone";
     pub const SIGNAL_SESSION_STARTED: &str = "signal.session.started";
+    pub const SIGNAL_SESSION_PAUSED: &str = "signal.session.paused";
     pub const SIGNAL_SESSION_ENDED: &str = "signal.session.ended";
+    /// A session that had heartbeats has had none for a while.
+    pub const SIGNAL_HEARTBEAT_LOST: &str = "signal.heartbeat_lost";
+    /// Signals were refused as unauthorized.
+    pub const SIGNAL_REFUSED: &str = "signal.refused";
     pub const ADAPTER_HEALTH: &str = "adapter.health";
     pub const ADAPTER_EVENT: &str = "adapter.event";
     pub const TEXT: &str = "assistant.text";

@@ -22,6 +22,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// True to refuse signals whose `ts` is not within five minutes of their arrival.
     pub strict: bool,
+    /// True to store the first 256 characters of goals, which the engine API accepts.
+    pub store_goals: bool,
     /// User of signals that name none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<String>,
@@ -107,6 +109,7 @@ impl Default for Config {
             session_timeout: Duration::from_secs(30 * 60),
             max_sessions: 10_000,
             strict: false,
+            store_goals: false,
             user: None,
             rules: None,
             milestones: vec![10_000, 50_000, 100_000, 500_000],

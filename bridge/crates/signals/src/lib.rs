@@ -4,10 +4,13 @@
 
 pub mod agent;
 pub mod config;
+pub mod engine;
 pub mod evaluate;
 pub mod ledger;
+pub mod meters;
 pub mod offline;
 pub mod record;
+pub mod refusal;
 pub mod rule;
 pub mod sign;
 pub mod terms;

@@ -4,6 +4,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use forge_base::digest::{Digest, sha256};
 use forge_store::record::SignalRecord;
 
 use crate::FieldProblem;
@@ -135,14 +136,9 @@ impl Record {
         let Some(members) = tree.as_object() else {
             return Err(FieldProblem::whole("must be a JSON object"));
         };
-        let mut problems = Vec::new();
-        content(members, "", &mut problems);
-        let mut reader = Reader { members, problems };
+        let mut reader = Reader::new(members);
         let record = reader.record();
-        match reader.problems.is_empty() {
-            true => Ok(record),
-            false => Err(reader.problems),
-        }
+        reader.end(record)
     }
 }
 
@@ -170,10 +166,7 @@ impl Start {
             user_id: reader.id("user_id"),
             client_session_id: reader.id("client_session_id"),
         };
-        match reader.problems.is_empty() {
-            true => Ok(start),
-            false => Err(reader.problems),
-        }
+        reader.end(start)
     }
 }
 
@@ -205,12 +198,41 @@ fn content_of_value(value: &Value, path: &str, problems: &mut Vec<FieldProblem>)
     }
 }
 
-struct Reader<'a> {
-    members: &'a Map<String, Value>,
-    problems: Vec<FieldProblem>,
+/// Identity of a signal among the repeats of its session: the caller's own, or its bytes where they state a time to
+/// the millisecond.
+pub(crate) fn repeat_key(call_id: Option<&str>, body: &[u8], tree: &Value) -> Option<Digest> {
+    if let Some(call_id) = call_id {
+        return Some(sha256(format!("call:{call_id}")));
+    }
+    let is_exact = match &tree["ts"] {
+        Value::String(text) => text.contains('.'),
+        value => value.is_number(),
+    };
+    is_exact.then(|| sha256(body))
 }
 
-impl Reader<'_> {
+/// Reads the members of an object and collects their problems.
+pub(crate) struct Reader<'a> {
+    pub(crate) members: &'a Map<String, Value>,
+    pub(crate) problems: Vec<FieldProblem>,
+}
+
+impl<'a> Reader<'a> {
+    /// Refuses content.
+    pub(crate) fn new(members: &'a Map<String, Value>) -> Self {
+        let mut problems = Vec::new();
+        content(members, "", &mut problems);
+        Self { members, problems }
+    }
+
+    /// Returns a value that was read, unless something had a problem.
+    pub(crate) fn end<T>(self, read: T) -> Result<T, Vec<FieldProblem>> {
+        match self.problems.is_empty() {
+            true => Ok(read),
+            false => Err(self.problems),
+        }
+    }
+
     fn record(&mut self) -> Record {
         let hook = self.hook();
         let record = Record {
@@ -247,22 +269,22 @@ impl Reader<'_> {
     }
 
     /// The member, unless it is absent or `null`.
-    fn value(&self, name: &str) -> Option<&Value> {
+    pub(crate) fn value(&self, name: &str) -> Option<&'a Value> {
         self.members.get(name).filter(|value| !value.is_null())
     }
 
-    fn complain<T>(&mut self, name: &str, message: &str) -> Option<T> {
+    pub(crate) fn complain<T>(&mut self, name: &str, message: &str) -> Option<T> {
         self.problems.push(FieldProblem::new(name, message));
         None
     }
 
-    fn require(&mut self, name: &str) {
+    pub(crate) fn require(&mut self, name: &str) {
         if self.value(name).is_none() {
             self.problems.push(FieldProblem::new(name, "is required"));
         }
     }
 
-    fn id(&mut self, name: &str) -> Option<String> {
+    pub(crate) fn id(&mut self, name: &str) -> Option<String> {
         let text = self.value(name)?.as_str().map(str::to_owned);
         let is_id = |text: &String| {
             (1..=ID_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
@@ -285,7 +307,7 @@ impl Reader<'_> {
         })
     }
 
-    fn number(&mut self, name: &str, most: f64) -> Option<f64> {
+    pub(crate) fn number(&mut self, name: &str, most: f64) -> Option<f64> {
         let number = self.value(name)?.as_f64();
         let fits = number.filter(|number| (0.0..=most).contains(number));
         fits.or_else(|| match most {
@@ -299,7 +321,7 @@ impl Reader<'_> {
         clippy::cast_sign_loss,
         reason = "the number is whole and from 0 to 2^53"
     )]
-    fn tokens(&mut self, name: &str) -> Option<u64> {
+    pub(crate) fn tokens(&mut self, name: &str) -> Option<u64> {
         let number = self.number(name, MAX_TOKENS)?;
         match number.fract() == 0.0 {
             true => Some(number as u64),
@@ -312,13 +334,13 @@ impl Reader<'_> {
         clippy::cast_sign_loss,
         reason = "the number is from 0 to 10^12"
     )]
-    fn cost(&mut self) -> Option<u64> {
+    pub(crate) fn cost(&mut self) -> Option<u64> {
         let dollars = self.number("cost_usd", MAX_USD)?;
         Some((dollars * MICROS).round() as u64)
     }
 
     /// Text with a zone, or milliseconds since 1970.
-    fn time(&mut self) -> Option<Timestamp> {
+    pub(crate) fn time(&mut self) -> Option<Timestamp> {
         let time = match self.value("ts")? {
             Value::String(text) => text.parse().ok(),
             value => value

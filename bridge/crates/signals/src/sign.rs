@@ -5,6 +5,9 @@ use base64::prelude::BASE64_STANDARD;
 
 use forge_base::digest::{Digest, MacKey, from_hex};
 
+/// Bytes of a token that sign.
+const TOKEN_BYTES: usize = 32;
+
 /// Value of `X-Forg-Signature`: `sha256=` and 64 hexadecimal digits of either case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature(Digest);
@@ -21,6 +24,11 @@ impl Signature {
     pub fn is_of(&self, key: &[u8], bytes: &[u8]) -> bool {
         MacKey::new(key).verifies(bytes, &self.0)
     }
+}
+
+/// Key of the engine API: the first 32 bytes of the token, or all of a shorter one.
+pub fn token_key(token: &[u8]) -> &[u8] {
+    &token[..token.len().min(TOKEN_BYTES)]
 }
 
 /// Derives the key of each session from one secret.
@@ -84,6 +92,37 @@ mod tests {
             format!("sha256={digits}00"),
         ] {
             assert_eq!(Signature::parse(wrong.as_bytes()), None, "{wrong}");
+        }
+    }
+
+    /// Vectors of the engine API, of a token of 42 bytes and of one of 24.
+    #[test]
+    fn published_vectors_of_tokens_hold() {
+        let long = b"forg_live_a3f9e2c1b84d7f6e0a2c1d8e9f0b3c4d";
+        let short = b"lic_a3f9e2c1b84d7f6e0a2c";
+        let beat = r#"{"type":"adapter-heartbeat","adapter_id":"my-tool","latency_ms":4}"#;
+        let of_long = "a91fa1e7983b730f1ecb925ed99bf5ad6d2b27b6508dfbf14a0d0bbbde1de571";
+        assert!(holds(token_key(long), beat, of_long));
+        let of_short = "eff3bdcfe7f8f72874e0114f05375e1835c2dcdb91b9d36de2576c6cb6d1024e";
+        assert!(holds(token_key(short), beat, of_short));
+        // The whole token as key.
+        let wrong = "2ab1f06497fa78dd9c4a68c0152a9abf245edbdc8fdafdb9863d631333160ac4";
+        assert!(!holds(token_key(long), beat, wrong) && holds(long, beat, wrong));
+        let start = r#"{"type":"session-start","ts":"2025-05-29T10:00:00.000Z","session_id":"sess_4f9a2e1b8c3d","adapter_id":"claude-code-forg","goal_declared":"Refactor — naïve café ☕"}"#;
+        assert_eq!(start.len(), 169);
+        let of_start = "d7042fd2eb9fc6a26bbe399b2f30a81c30c9aebc4f1327d0093581bf3bc27885";
+        assert!(holds(token_key(long), start, of_start));
+        // The same record in another order of its members, and with one byte changed.
+        let other = r#"{"adapter_id":"my-tool","type":"adapter-heartbeat","latency_ms":4}"#;
+        assert!(!holds(token_key(long), other, of_long));
+        assert!(!holds(token_key(long), &beat.replace('4', "5"), of_long));
+    }
+
+    #[test]
+    fn a_token_signs_with_its_first_32_bytes() {
+        let token: Vec<u8> = (1..=42).collect();
+        for (length, expected) in [(24, 24), (31, 31), (32, 32), (33, 32), (42, 32)] {
+            assert_eq!(token_key(&token[..length]), &token[..expected], "{length}");
         }
     }
 

@@ -19,7 +19,6 @@ use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use forge_base::digest::{Digest, sha256};
 use forge_base::event::{NewEvent, kind};
 use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
@@ -33,14 +32,17 @@ use self::sessions::{Chain, KEY_LIFE, Sessions};
 use crate::FieldProblem;
 use crate::config::Config;
 use crate::ledger::Ledger;
+use crate::meters::{Meters, Outcome};
 use crate::record::{self, Record};
 use crate::sign::{SessionKeys, Signature};
 
 /// Name and sealing context of the secret that session keys are derived from.
 pub const SECRET: &str = "signals-secret";
 const SECRET_BYTES: usize = 32;
+/// Time that a signal waits for the store.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Difference between `ts` and arrival above which a signal is refused in strict mode.
-const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
+pub(crate) const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
 const END_IDLE_EVERY: Duration = Duration::from_secs(15);
 /// Sessions read per step at the start.
 const PAGE: usize = 1000;
@@ -77,6 +79,7 @@ struct Inner {
     /// Address of the listener, once it is bound.
     address: OnceLock<SocketAddr>,
     sessions: Sessions,
+    meters: Meters,
     /// Held while a session with a client's own id is started, so that it is started once.
     starting: Mutex<()>,
 }
@@ -138,6 +141,7 @@ impl Agent {
             keys: SessionKeys::new(secret.expose_secret()),
             address: OnceLock::new(),
             sessions: Sessions::default(),
+            meters: Meters::default(),
             starting: Mutex::default(),
         };
         let since = inner
@@ -177,6 +181,10 @@ impl Agent {
     /// Number of sessions whose key is valid.
     pub fn sessions(&self) -> usize {
         self.inner.sessions.len()
+    }
+
+    pub fn meters(&self) -> &Meters {
+        &self.inner.meters
     }
 
     /// Opens a session for a tool; the same one again for a client's own id that is live.
@@ -257,15 +265,14 @@ impl Agent {
         let chain = signing.ok_or(EmitError::Unauthorized(
             "the signature is of no session that is known; start one by POST /session/start",
         ))?;
-        let record = Record::read(tree).map_err(EmitError::Invalid)?;
+        let record = Record::read(tree).map_err(|problems| inner.refuse(problems))?;
         if inner.config.strict && record.ts.duration_since(now).unsigned_abs() > MOST_SKEW {
             let message =
                 "differs from the present time by more than five minutes (signals.strict)";
-            return Err(EmitError::Invalid(vec![FieldProblem::new("ts", message)]));
+            return Err(inner.refuse(vec![FieldProblem::new("ts", message)]));
         }
-        Ok(inner
-            .store_signal(&chain, &record, repeat_key(&record, body, tree), now)
-            .await)
+        let repeat_key = record::repeat_key(record.call_id.as_deref(), body, tree);
+        Ok(inner.store_signal(&chain, &record, repeat_key, now).await)
     }
 
     /// Ends idle sessions, until the token is cancelled.
@@ -308,6 +315,11 @@ impl Agent {
 }
 
 impl Inner {
+    fn refuse(&self, problems: Vec<FieldProblem>) -> EmitError {
+        self.meters.count(Outcome::Invalid);
+        EmitError::Invalid(problems)
+    }
+
     fn started(&self, chain: &Chain) -> Started {
         let expires_at = chain.expires_at();
         Started {
@@ -318,31 +330,23 @@ impl Inner {
     }
 }
 
-fn new_id() -> String {
+pub(crate) fn new_id() -> String {
     format!("sess_{}", Uuid::now_v7().simple())
-}
-
-/// Identity of a signal among the repeats of its session: the caller's own, or its bytes where they state a time to
-/// the millisecond.
-fn repeat_key(record: &Record, body: &[u8], tree: &Value) -> Option<Digest> {
-    if let Some(call_id) = &record.call_id {
-        return Some(sha256(format!("call:{call_id}")));
-    }
-    let is_exact = match &tree["ts"] {
-        Value::String(text) => text.contains('.'),
-        value => value.is_number(),
-    };
-    is_exact.then(|| sha256(body))
 }
 
 #[expect(
     clippy::cast_precision_loss,
     reason = "a sum above 2^53 micro-dollars is shown rounded"
 )]
-fn session_event(kind: &'static str, session: &SignalSession, at: Timestamp) -> NewEvent {
+pub(crate) fn session_event(
+    kind: &'static str,
+    session: &SignalSession,
+    at: Timestamp,
+) -> NewEvent {
     let totals = &session.totals;
     NewEvent::new(kind, at).with(&json!({
-        "sessionId": session.id, "adapter": session.adapter, "userId": session.user_id,
+        "sessionId": session.id, "clientSessionId": session.client_session_id, "adapter": session.adapter,
+        "userId": session.user_id,
         "totals": {
             "signalCount": totals.signals, "errorCount": totals.errors, "totalTokensIn": totals.tokens_in,
             "totalTokensOut": totals.tokens_out, "totalCostUsd": totals.cost_micros as f64 / record::MICROS,

@@ -1,7 +1,6 @@
 //! Storing of a signal with the changes of its session.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 use tokio::time::timeout;
@@ -15,12 +14,10 @@ use forge_store::record::{
 };
 
 use super::sessions::{Chain, Newest, Plan, Steps};
-use super::{Emitted, Inner, new_id, session_event};
+use super::{Emitted, Inner, STORE_TIMEOUT, new_id, session_event};
 use crate::evaluate::Subject;
+use crate::meters::Outcome;
 use crate::record::Record;
-
-/// Time that a signal waits for the store.
-const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Signal to store.
 #[derive(Clone, Copy)]
@@ -51,10 +48,13 @@ impl Inner {
         drop(reading);
         let _writing = chain.gate.write().await;
         match plan() {
-            Plan::Ignore => Emitted {
-                session_id: chain.newest().session.id.clone(),
-                verdict: SignalVerdict::default(),
-            },
+            Plan::Ignore => {
+                self.meters.count(Outcome::Ignored);
+                Emitted {
+                    session_id: chain.newest().session.id.clone(),
+                    verdict: SignalVerdict::default(),
+                }
+            }
             Plan::Store(steps) => {
                 let signal = Signal { record, repeat_key };
                 self.write(chain, signal, now, steps).await
@@ -123,6 +123,7 @@ impl Inner {
         failpoint::point("signal.record.after");
         let (is_stored, verdict) = match written {
             Ok(Ok(SignalRecorded::Repeat(session_id, verdict))) => {
+                self.meters.count(Outcome::Repeated);
                 return Emitted {
                     session_id,
                     verdict,
@@ -152,6 +153,10 @@ impl Inner {
             session_id: session.id.clone(),
             verdict,
         };
+        self.meters.count(match is_stored {
+            true => Outcome::Stored,
+            false => Outcome::Lost,
+        });
         let mut newest = chain.newest();
         if is_execution {
             newest.is_stored |= is_stored;
