@@ -75,6 +75,7 @@ mod signal_executions;
 mod signal_rules;
 mod signals;
 mod signals_engine;
+mod signals_main;
 mod store_faults;
 mod template;
 mod terminal;

@@ -125,7 +125,9 @@ fn an_answer_with_a_wrong_type_deep_inside_fails() {
 /// session without a suitable adapter or an address that the guard refuses.
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
-    let bridge = Bridge::with(&[("BRIDGE_TOKENS", "one")]).await;
+    // Signals without a right signature count as wrong tokens.
+    let unlimited = "auth.failures_per_minute = 0";
+    let bridge = Bridge::configured(unlimited, &[("BRIDGE_TOKENS", "one")]).await;
     let (_, health) = bridge.api.get("/api/health").await;
     let agent = format!("http://{}", health["signals"]["agent"].as_str().unwrap());
     // Streams that never end are tested in `events.rs`. The agent's listener asks for no token.

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use super::Bridge;
 use forge_base::metrics::Counter;
 use forge_server::tls::Tls;
-use forge_server::{self as http, AgentReport, AgentState, ProcessState};
+use forge_server::{self as http, AgentState, ProcessState, SignalReceivers};
 
 impl Bridge {
     pub(super) fn listen(
@@ -26,9 +26,11 @@ impl Bridge {
             deliverer: self.deliverer.clone(),
             registry: self.registry.clone(),
             external: self.external.clone(),
-            agent: AgentReport {
+            signals: SignalReceivers {
                 agent: self.agent.clone(),
                 state: agent_state,
+                engine: self.engine.clone(),
+                refusals: self.refusals.clone(),
             },
             auth: self.auth.clone(),
             config: Arc::clone(&config),
@@ -78,7 +80,8 @@ impl Bridge {
         address: SocketAddr,
     ) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
-        let router = http::agent::router(self.agent.clone(), &config, address);
+        let router =
+            http::agent::router(self.agent.clone(), self.refusals.clone(), &config, address);
         self.serve(listener, router, config, None)
     }
 }

@@ -54,6 +54,8 @@ use forge_server::auth::Auth;
 use forge_server::tls::Tls;
 use forge_server::{AgentState, Phase};
 use forge_signals::agent::Agent;
+use forge_signals::engine::Engine;
+use forge_signals::refusal::Refusals;
 use forge_store::Store;
 use forge_store_sqlite::Sqlite;
 
@@ -92,6 +94,8 @@ pub struct Bridge {
     pub registry: Registry,
     external: External,
     agent: Agent,
+    engine: Engine,
+    refusals: Refusals,
     pub signer: Signer,
     /// Configuration in force; a reload changes parts of it.
     config: Config,
@@ -147,6 +151,8 @@ impl Bridge {
         let tracker = Tasks::here();
         let signals_store = Arc::<dyn Store>::clone(&store);
         let agent = signals::open(&config, &signals_store, &vault, &tracker).await?;
+        let engine = signals::open_engine(&config, &signals_store).await?;
+        let refusals = Refusals::new(signals_store as _, clock);
         let finisher = Finisher {
             store: Arc::clone(&store).into(),
             clock,
@@ -228,6 +234,8 @@ impl Bridge {
             registry,
             external,
             agent,
+            engine,
+            refusals,
             signer,
             dispatcher,
             deliverer,
@@ -326,6 +334,8 @@ impl Bridge {
         tracker.spawn(self.external.clone().run(ending.clone()));
         tracker.spawn(self.external.clone().check_health(ending.clone()));
         tracker.spawn(self.agent.clone().run(ending.clone()));
+        tracker.spawn(self.engine.clone().run(ending.clone()));
+        tracker.spawn(self.refusals.clone().run(ending.clone()));
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::<dyn Store>::clone(&self.store),

@@ -1,4 +1,4 @@
-//! Signals: the rules, the local agent and its listener.
+//! Signals: the rules, the local agent and its listener, and the engine API.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use forge_base::vault::Vault;
 use forge_server as http;
 use forge_signals::agent::{Agent, Setup};
 use forge_signals::config::Listen;
+use forge_signals::engine::{self, Engine};
 use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 
@@ -38,6 +39,17 @@ pub(super) async fn open(
         clock,
     };
     let opened = Agent::open(setup, &**store, vault).await;
+    opened.context("the sessions of signals cannot be read")
+}
+
+/// Reads the sessions of the engine API.
+pub(super) async fn open_engine(config: &Config, store: &Arc<dyn Store>) -> anyhow::Result<Engine> {
+    let setup = engine::Setup {
+        config: config.signals.clone(),
+        store: Arc::clone(store) as _,
+        clock: Clock::System,
+    };
+    let opened = Engine::open(setup).await;
     opened.context("the sessions of signals cannot be read")
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::auth::MayRead;
 use super::error::Failure;
 use super::query::{NoQuery, Query};
-use super::{AgentReport, AgentState, Phase, ProcessState};
+use super::{AgentState, Phase, ProcessState, SignalReceivers};
 use forge_external::External;
 use forge_external::services::Counts;
 use forge_plugin_host::{Adapter, Quarantine, Registry};
@@ -26,7 +26,7 @@ pub(super) async fn show(
     State(store): State<Arc<dyn Store>>,
     State(registry): State<Registry>,
     State(external): State<External>,
-    State(signals): State<AgentReport>,
+    State(signals): State<SignalReceivers>,
     State(life): State<ProcessState>,
     MayRead(may_read): MayRead,
     mut query: Query,
@@ -110,17 +110,17 @@ struct Health {
     children: Option<ChildrenLine>,
 }
 
-/// Local agent for signals.
+/// Receivers of signals.
 #[derive(Serialize)]
 struct SignalLine {
-    /// Its address, `off` or `unavailable`.
+    /// Address of the local agent, `off` or `unavailable`.
     agent: String,
     rules: usize,
     sessions: usize,
 }
 
 impl SignalLine {
-    fn of(report: &AgentReport) -> Self {
+    fn of(report: &SignalReceivers) -> Self {
         Self {
             agent: match report.state {
                 AgentState::Off => "off".to_owned(),
@@ -128,7 +128,7 @@ impl SignalLine {
                 AgentState::Unavailable => "unavailable".to_owned(),
             },
             rules: report.agent.ledger().rules(),
-            sessions: report.agent.sessions(),
+            sessions: report.agent.sessions() + report.engine.sessions(),
         }
     }
 }

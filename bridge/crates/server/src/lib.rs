@@ -23,6 +23,7 @@ mod deliveries;
 mod dispatch;
 mod durable_command;
 mod encode;
+mod engine;
 mod event_fanout;
 mod events;
 mod external;
@@ -61,6 +62,8 @@ use forge_external::External;
 use forge_plugin_host::Registry;
 use forge_process::Children;
 use forge_signals::agent::Agent;
+use forge_signals::engine::Engine;
+use forge_signals::refusal::Refusals;
 use forge_store::Store;
 use forge_store::roles::{EventLog, Outbox};
 
@@ -157,11 +160,14 @@ pub enum AgentState {
     Unavailable,
 }
 
-/// The local agent, for health reports.
+/// Receivers of signals.
 #[derive(Clone, Debug)]
-pub struct AgentReport {
+pub struct SignalReceivers {
     pub agent: Agent,
+    /// State of the agent's own listener.
     pub state: AgentState,
+    pub engine: Engine,
+    pub refusals: Refusals,
 }
 
 /// Handles available to handlers; each handler extracts only those in its signature.
@@ -172,7 +178,7 @@ pub struct Components {
     pub deliverer: Deliverer,
     pub registry: Registry,
     pub external: External,
-    pub agent: AgentReport,
+    pub signals: SignalReceivers,
     pub auth: Auth,
     pub config: Arc<Config>,
     pub metrics: metrics::Config,
@@ -222,6 +228,7 @@ pub fn router(state: Components) -> Router {
             post(external::command),
         )
         .route("/external/{service}/queries/{name}", post(external::query))
+        .route("/engine/v1/signals", post(engine::receive))
         .route("/metrics", get(metrics::show))
         .merge(agent::on_main())
         .merge(management::routes())
@@ -302,8 +309,10 @@ part! {
     Deliverer = state.deliverer;
     Registry = state.registry;
     External = state.external;
-    AgentReport = state.agent;
-    Agent = state.agent.agent;
+    SignalReceivers = state.signals;
+    Agent = state.signals.agent;
+    Engine = state.signals.engine;
+    Refusals = state.signals.refusals;
     Auth = state.auth;
     ProcessState = state.process;
     BodyReader = body_reader;

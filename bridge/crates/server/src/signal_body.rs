@@ -9,11 +9,12 @@ use serde_json::Value;
 
 use forge_base::json;
 use forge_listener::body::{self, Budget};
+use forge_signals::FieldProblem;
 use forge_signals::sign::Signature;
 
 use super::Config;
 use super::body::{Refused, not_json, unread};
-use super::error::Failure;
+use super::error::{Failure, problem};
 
 /// Maximum size of a body.
 const BODY_BYTES: usize = 64 * 1024;
@@ -21,6 +22,8 @@ const BODY_BYTES: usize = 64 * 1024;
 const TEXTS_KIB: usize = 16 * 1024;
 const SIGNATURE: HeaderName = HeaderName::from_static("x-forg-signature");
 const PROTOCOL: HeaderName = HeaderName::from_static("x-forg-adapter-protocol");
+pub(super) const NO_SIGNATURE: &str =
+    "X-Forg-Signature must be given once, as sha256= and 64 hexadecimal digits";
 /// The only version of the protocol.
 const VERSION: &str = "v1";
 
@@ -103,6 +106,16 @@ pub(super) fn check_protocol(headers: &HeaderMap) -> Result<(), Failure> {
             format!("must be {VERSION}, or absent"),
         )),
     }
+}
+
+/// Refuses a signal for its fields.
+pub(super) fn invalid(problems: Vec<FieldProblem>) -> Failure {
+    let problems = problems.into_iter();
+    Failure::fields(
+        problems
+            .map(|one| problem(&one.field, one.message))
+            .collect(),
+    )
 }
 
 fn is_json(value: Option<&HeaderValue>) -> bool {

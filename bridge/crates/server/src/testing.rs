@@ -21,7 +21,9 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
-use super::{AgentReport, AgentState, Components, Config, Phase, ProcessState, metrics, router};
+use super::{
+    AgentState, Components, Config, Phase, ProcessState, SignalReceivers, metrics, router,
+};
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::tasks::Tasks;
@@ -40,6 +42,8 @@ use forge_plugin_host::{self as plugin, Registry, Trust};
 use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{self as process, Children};
 use forge_signals::agent::{self as signals, Agent};
+use forge_signals::engine::{self, Engine};
+use forge_signals::refusal::Refusals;
 use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 use forge_store::memory::Memory;
@@ -113,9 +117,16 @@ impl Edge {
             ledger: Ledger::open(ledger).await.unwrap(),
             clock: Clock::System,
         };
-        let agent = AgentReport {
+        let opening = Engine::open(engine::Setup {
+            config: forge_signals::config::Config::default(),
+            store: Arc::clone(&store) as _,
+            clock: Clock::System,
+        });
+        let signals = SignalReceivers {
             agent: Agent::open(setup, &*store, &vault).await.unwrap(),
             state: AgentState::Off,
+            engine: opening.await.unwrap(),
+            refusals: Refusals::new(Arc::clone(&store) as _, Clock::System),
         };
         let deliverer = deliverer(&store, &vault).await;
         let dispatcher = Dispatcher::new(dispatch::Setup {
@@ -126,7 +137,7 @@ impl Edge {
                 retention: RETENTION.into(),
                 meters: Arc::default(),
                 spans: Spans::default(),
-                signals: agent.agent.clone(),
+                signals: signals.agent.clone(),
             },
             registry: registry.clone(),
             deliverer: deliverer.clone(),
@@ -142,7 +153,7 @@ impl Edge {
             deliverer,
             registry,
             external,
-            agent,
+            signals,
             auth: Auth::new(auth).unwrap(),
             config: Arc::new(config),
             metrics: metrics::Config::default(),

@@ -14,7 +14,7 @@ use forge_external::{Identity, TokenIdentity};
 pub struct TokenHash {
     /// SHA-256 of the token in hexadecimal, optionally prefixed with `sha256:`.
     pub hash: String,
-    /// Name of the owner, for information only.
+    /// Name of the owner: the user of its signals, otherwise for information only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default = "Scope::all")]
@@ -76,6 +76,7 @@ pub(super) struct Tokens {
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) hash: Hash,
+    pub(super) name: Option<String>,
     pub(super) scopes: u8,
     pub(super) expires: Option<Timestamp>,
     pub(super) rate: Option<Rate>,

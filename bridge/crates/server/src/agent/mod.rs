@@ -12,14 +12,14 @@ use axum::{Json, Router};
 use serde_json::{Value, json};
 
 use forge_base::time;
-use forge_signals::FieldProblem;
 use forge_signals::agent::{Agent, EmitError, StartError};
+use forge_signals::refusal::{Api, Reason, Refusals};
 
-use super::auth::Signaller;
-use super::error::{Code, Failure, problem};
+use super::auth::SessionStarter;
+use super::error::{Code, Failure};
 use super::origin_guard::{OriginRules, Pages};
 use super::query::NoQuery;
-use super::signal_body::{SignalBody, SignalReader, check_protocol, signature};
+use super::signal_body::{SignalBody, SignalReader, check_protocol, invalid, signature};
 use super::traffic::Traffic;
 use super::{Config, Middleware, apply_middleware, request_span};
 
@@ -29,12 +29,19 @@ pub(super) const ON_BOTH: [&str; 2] = ["/session/start", "/emit"];
 #[derive(Clone)]
 struct Shared {
     agent: Agent,
+    refusals: Refusals,
     reader: SignalReader,
 }
 
 impl FromRef<Shared> for Agent {
     fn from_ref(shared: &Shared) -> Self {
         shared.agent.clone()
+    }
+}
+
+impl FromRef<Shared> for Refusals {
+    fn from_ref(shared: &Shared) -> Self {
+        shared.refusals.clone()
     }
 }
 
@@ -45,9 +52,15 @@ impl FromRef<Shared> for SignalReader {
 }
 
 /// Routes of the listener on this address.
-pub fn router(agent: Agent, config: &Arc<Config>, listen: SocketAddr) -> Router {
+pub fn router(
+    agent: Agent,
+    refusals: Refusals,
+    config: &Arc<Config>,
+    listen: SocketAddr,
+) -> Router {
     let shared = Shared {
         agent,
+        refusals,
         reader: SignalReader::new(config),
     };
     let middleware = Middleware {
@@ -80,7 +93,7 @@ async fn health(_: NoQuery) -> Json<Value> {
 }
 
 async fn start_with_token(
-    _: Signaller,
+    _: SessionStarter,
     agent: State<Agent>,
     query: NoQuery,
     headers: HeaderMap,
@@ -105,12 +118,20 @@ async fn start(
 
 async fn emit(
     State(agent): State<Agent>,
+    State(refusals): State<Refusals>,
     _: NoQuery,
     headers: HeaderMap,
     SignalBody { bytes, tree }: SignalBody,
 ) -> Result<Json<Value>, Failure> {
     check_protocol(&headers)?;
-    let emitted = agent.emit(&bytes, &tree, signature(&headers)).await?;
+    let signature = signature(&headers);
+    let emitted = agent.emit(&bytes, &tree, signature).await;
+    let emitted = emitted.inspect_err(|error| {
+        if let EmitError::Unauthorized(_) = error {
+            let reason = signature.map_or(Reason::SignatureForm, |_| Reason::Signature);
+            refusals.count(Api::Agent, tree["adapter"].as_str(), reason);
+        }
+    })?;
     let told = emitted.verdict.intervention;
     let mut answer =
         json!({ "blocked": emitted.verdict.blocked, "session_id": emitted.session_id });
@@ -121,19 +142,10 @@ async fn emit(
     Ok(Json(answer))
 }
 
-fn fields(problems: Vec<FieldProblem>) -> Failure {
-    let problems = problems.into_iter();
-    Failure::fields(
-        problems
-            .map(|one| problem(&one.field, one.message))
-            .collect(),
-    )
-}
-
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         match error {
-            StartError::Invalid(problems) => fields(problems),
+            StartError::Invalid(problems) => invalid(problems),
             StartError::Full(_) => Failure::new(Code::RateLimited, error.to_string()),
             StartError::Store(error) => error.into(),
         }
@@ -144,7 +156,7 @@ impl From<EmitError> for Failure {
     fn from(error: EmitError) -> Self {
         match error {
             EmitError::Unauthorized(reason) => Failure::new(Code::Unauthorized, reason),
-            EmitError::Invalid(problems) => fields(problems),
+            EmitError::Invalid(problems) => invalid(problems),
         }
     }
 }

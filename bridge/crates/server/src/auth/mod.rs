@@ -1,5 +1,6 @@
 //! Authentication by bearer tokens, of which only hashes are kept, and one extractor for each scope.
 
+mod signals;
 mod watcher;
 
 use std::convert::Infallible;
@@ -23,6 +24,7 @@ use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
 use super::origin_guard::ForeignHost;
 use super::token::{Scope, Token, TokenHash, Tokens, bits, parse_hash};
 
+pub(super) use signals::{SessionStarter, SigningCaller};
 pub(super) use watcher::{StreamAccess, Watcher};
 
 /// Length in bytes below which a plain token counts as guessable.
@@ -123,6 +125,7 @@ impl Auth {
             }
             list.push(Token {
                 hash: sha256(token.expose_secret()),
+                name: None,
                 scopes: bits(&Scope::all()),
                 expires: None,
                 rate: general,
@@ -141,6 +144,7 @@ impl Auth {
             }
             list.push(Token {
                 hash,
+                name: token.name.clone(),
                 scopes: bits(&token.scopes),
                 expires: token.expires,
                 rate: match token.requests_per_minute {
@@ -245,7 +249,8 @@ impl Auth {
         })?;
         let hash = sha256(token);
         let Some(known) = tokens.find(&hash) else {
-            return Err(self.unknown(parts, &tokens, at));
+            let peer = parts.extensions.get::<Peer>().copied();
+            return Err(self.refuse(peer, &tokens, "this token is not known"));
         };
         known.permits(scope, Timestamp::now())?;
         let wait = known.rate.and_then(|rate| known.meter.take(rate, at).err());
@@ -253,12 +258,11 @@ impl Auth {
         Ok((Caller { token, at }, wait))
     }
 
-    /// Refuses an invalid token and counts it. Only invalid ones are counted: a valid token works whatever else
-    /// comes from its address.
-    fn unknown(&self, parts: &Parts, tokens: &Tokens, at: Duration) -> Failure {
-        let guarded = parts.extensions.get::<Peer>().copied();
-        if let Some((peer, rate)) = guarded.zip(tokens.failures) {
-            match self.peers.failed(peer, rate, at) {
+    /// Refuses an invalid token or signature and counts it. Only invalid ones are counted: a valid token works whatever
+    /// else comes from its address.
+    fn refuse(&self, peer: Option<Peer>, tokens: &Tokens, message: &str) -> Failure {
+        if let Some((peer, rate)) = peer.zip(tokens.failures) {
+            match self.peers.failed(peer, rate, self.since.elapsed()) {
                 Ok(Failed::Counted) => {}
                 Ok(Failed::Last) => tracing::warn!(
                     "too many invalid tokens from {peer}: answering further ones with 429"
@@ -269,7 +273,7 @@ impl Auth {
                 }
             }
         }
-        Failure::new(Code::Unauthorized, "this token is not known")
+        Failure::new(Code::Unauthorized, message)
     }
 }
 
@@ -324,11 +328,6 @@ caller!(
     /// Caller with the scope `admin`.
     Admin,
     Scope::Admin
-);
-caller!(
-    /// Caller with the scope `signals`.
-    Signaller,
-    Scope::Signals
 );
 
 /// Caller with the scope `dispatch`, possibly above its rate: a known dispatch is still answered from the record.

@@ -11,8 +11,8 @@ use forge_delivery::State;
 use forge_dispatch::meters::Provider;
 use forge_plugin_host::Adapter;
 
-use super::MetricSources;
 use super::page::Page;
+use super::{MetricSources, signals};
 
 /// Components and queue lengths read by one scrape.
 pub(super) struct Scrape {
@@ -98,6 +98,7 @@ impl Scrape {
         self.adapters(page)?;
         self.deliveries(page)?;
         self.external(page)?;
+        signals::write(&self.parties.signals, page)?;
         self.store(page)?;
         self.children(page)?;
         self.buffers(page)?;

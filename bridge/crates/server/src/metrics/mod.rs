@@ -4,6 +4,7 @@
 mod families;
 mod page;
 mod process;
+mod signals;
 
 use std::sync::Arc;
 
@@ -13,12 +14,12 @@ use axum::http::{HeaderMap, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
-use super::ProcessState;
 use super::auth::{Auth, Reader};
 use super::error::Failure;
 use super::events::StreamLimit;
 use super::query::NoQuery;
 use super::traffic::Traffic;
+use super::{ProcessState, SignalReceivers};
 use forge_delivery::Deliverer;
 use forge_dispatch::Dispatcher;
 use forge_external::External;
@@ -62,6 +63,7 @@ pub(super) struct MetricSources {
     deliverer: Deliverer,
     registry: Registry,
     external: External,
+    signals: SignalReceivers,
     life: ProcessState,
     stream_limit: StreamLimit,
     traffic: Traffic,
@@ -74,6 +76,7 @@ where
     Deliverer: FromRef<S>,
     Registry: FromRef<S>,
     External: FromRef<S>,
+    SignalReceivers: FromRef<S>,
     ProcessState: FromRef<S>,
     StreamLimit: FromRef<S>,
     Traffic: FromRef<S>,
@@ -85,6 +88,7 @@ where
             deliverer: FromRef::from_ref(state),
             registry: FromRef::from_ref(state),
             external: FromRef::from_ref(state),
+            signals: FromRef::from_ref(state),
             life: FromRef::from_ref(state),
             stream_limit: FromRef::from_ref(state),
             traffic: FromRef::from_ref(state),
