@@ -415,3 +415,41 @@ async fn refusals_are_counted_logged_once_and_limited() {
         );
     }
 }
+
+#[tokio::test]
+async fn an_intervention_is_answered_and_acknowledged_once() {
+    let home = Home::new(&[]);
+    let settings = "[signals]\nrules = \"rules.json\"\n";
+    std::fs::write(home.dir.path().join("forge-bridge.toml"), settings).unwrap();
+    let budget = json!({"id": "b", "scope": "session", "window": "session", "limitTokens": 100});
+    let rules = json!({"version": 1, "budgets": [budget]});
+    std::fs::write(home.dir.path().join("rules.json"), rules.to_string()).unwrap();
+    let bridge = home.start();
+    let usage = |tokens: u64| {
+        json!({
+            "type": "post-tool", "adapter": "a", "session_id": "s", "metadata": {"tokens_in": tokens},
+        })
+    };
+    let warned = send(&bridge.api, LONG, &usage(80)).await;
+    assert_eq!(
+        (&warned["action"], &warned["severity"]),
+        (&json!("intervention"), &json!("warning"))
+    );
+    let blocked = send(&bridge.api, LONG, &usage(20)).await;
+    assert_eq!(blocked["severity"], "critical", "{blocked}");
+    let acknowledged = json!({
+        "type": "refocus-ack", "session_id": "s", "intervention_id": warned["intervention_id"],
+        "ack_delay_ms": 2500,
+    });
+    for _ in 0..2 {
+        let again = send(&bridge.api, LONG, &acknowledged).await;
+        assert_eq!(again["intervention_id"], blocked["intervention_id"]);
+    }
+    let log = bridge.api.event_log().await;
+    let noted = log
+        .iter()
+        .filter(|event| event["type"] == "signal.acknowledged");
+    let noted: Vec<_> = noted.map(|event| &event["data"]).collect();
+    assert_eq!(noted.len(), 1);
+    assert_eq!(noted[0]["delayMs"], 2500);
+}

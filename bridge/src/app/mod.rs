@@ -151,7 +151,7 @@ impl Bridge {
         let tracker = Tasks::here();
         let signals_store = Arc::<dyn Store>::clone(&store);
         let agent = signals::open(&config, &signals_store, &vault, &tracker).await?;
-        let engine = signals::open_engine(&config, &signals_store).await?;
+        let engine = signals::open_engine(&config, &signals_store, agent.ledger().clone()).await?;
         let refusals = Refusals::new(signals_store as _, clock);
         let finisher = Finisher {
             store: Arc::clone(&store).into(),

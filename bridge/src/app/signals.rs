@@ -42,11 +42,16 @@ pub(super) async fn open(
     opened.context("the sessions of signals cannot be read")
 }
 
-/// Reads the sessions of the engine API.
-pub(super) async fn open_engine(config: &Config, store: &Arc<dyn Store>) -> anyhow::Result<Engine> {
+/// Reads the sessions of the engine API, whose signals count in the same ledger.
+pub(super) async fn open_engine(
+    config: &Config,
+    store: &Arc<dyn Store>,
+    ledger: Ledger,
+) -> anyhow::Result<Engine> {
     let setup = engine::Setup {
         config: config.signals.clone(),
         store: Arc::clone(store) as _,
+        ledger,
         clock: Clock::System,
     };
     let opened = Engine::open(setup).await;

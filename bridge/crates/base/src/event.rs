@@ -28,6 +28,7 @@ pub mod kind {
     pub const APPROVAL_REJECTED: &str = "approval.rejected";
     pub const SIGNAL_INTERVENTION: &str = "signal.intervention";
     pub const SIGNAL_BLOCKED: &str = "signal.blocked";
+    pub const SIGNAL_ACKNOWLEDGED: &str = "signal.acknowledged";
     pub const SIGNAL_MILESTONE: &str = "signal.milestone";
     pub const SIGNAL_SESSION_STARTED: &str = "signal.session.started";
     pub const SIGNAL_SESSION_PAUSED: &str = "signal.session.paused";

@@ -6,7 +6,7 @@ use axum::http::HeaderMap;
 use serde_json::{Value, json};
 
 use forge_base::json as bounded;
-use forge_signals::engine::{Answer, Engine, ReceiveError};
+use forge_signals::engine::{Action, Answer, Engine, ReceiveError};
 use forge_signals::refusal::{Api, Reason, Refusals};
 
 use super::auth::{Auth, SigningCaller};
@@ -53,6 +53,16 @@ fn body(answer: Answer) -> Value {
     let mut body = json!({
         "action": answer.action.as_str(), "session_id": answer.session_id, "logged": answer.logged,
     });
+    if let Action::Intervention {
+        id,
+        message,
+        severity,
+    } = answer.action
+    {
+        body["intervention_id"] = id.into();
+        body["message"] = message.into();
+        body["severity"] = json!(severity);
+    }
     if let Some(signal_id) = answer.signal_id {
         body["ok"] = true.into();
         body["signal_id"] = signal_id.into();

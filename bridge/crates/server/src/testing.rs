@@ -111,15 +111,17 @@ impl Edge {
             terms: Terms::default(),
             tracker: tracker.clone(),
         };
+        let ledger = Ledger::open(ledger).await.unwrap();
         let setup = signals::Setup {
             config: forge_signals::config::Config::default(),
             store: Arc::clone(&store) as _,
-            ledger: Ledger::open(ledger).await.unwrap(),
+            ledger: ledger.clone(),
             clock: Clock::System,
         };
         let opening = Engine::open(engine::Setup {
             config: forge_signals::config::Config::default(),
             store: Arc::clone(&store) as _,
+            ledger,
             clock: Clock::System,
         });
         let signals = SignalReceivers {

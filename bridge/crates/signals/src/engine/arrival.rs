@@ -3,24 +3,32 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use forge_base::digest::{Digest, hex, sha256};
-use forge_base::event::kind;
+use forge_base::event::{NewEvent, kind};
 use forge_store::record::{
-    NewSignal, SignalRecord, SignalRecorded, SignalSession, SignalSource, SignalTotals,
+    Acknowledged, Acknowledgement, NewSignal, Severity, SignalRecord, SignalRecorded,
+    SignalSession, SignalSource, SignalTotals, SignalVerdict,
 };
 
 use super::sessions::{Change, Newest, Place, Plan, key_of};
-use super::signal::{Acknowledgement, Effect, Signal};
+use super::signal::{Effect, Signal};
 use super::{Action, Answer, Inner, ReceiveError};
 use crate::agent::{STORE_TIMEOUT, new_id, session_event};
+use crate::evaluate::Subject;
 use crate::meters::Outcome;
 
 /// Adapter of a session whose signals have named none.
 const UNKNOWN_ADAPTER: &str = "unknown";
+
+/// Signal that was stored, or not, and its verdict.
+pub(super) struct Judged {
+    pub(super) outcome: Outcome,
+    verdict: SignalVerdict,
+}
 
 /// Signal on its way into the store.
 pub(super) struct Arrival<'a> {
@@ -76,7 +84,7 @@ impl Inner {
     }
 
     /// Stores a signal in a session. A change of sessions excludes other signals of the place.
-    pub(super) async fn store(&self, place: &Place, arrival: &Arrival<'_>) -> Outcome {
+    pub(super) async fn store(&self, place: &Place, arrival: &Arrival<'_>) -> Judged {
         let plan = || {
             let timeout = self.config.session_timeout;
             let newest = place.newest();
@@ -87,23 +95,37 @@ impl Inner {
             }
         };
         let Ok(reading) = timeout_at(arrival.deadline, place.gate.read()).await else {
-            return Outcome::Lost;
+            return self.judge_lost(place, arrival);
         };
         if let (Plan::Store(change), true) = plan() {
             return self.write(place, arrival, change).await;
         }
         drop(reading);
         let Ok(_writing) = timeout_at(arrival.deadline, place.gate.write()).await else {
-            return Outcome::Lost;
+            return self.judge_lost(place, arrival);
         };
         match plan() {
-            (Plan::Ignore, _) => Outcome::Ignored,
+            (Plan::Ignore, _) => Judged {
+                outcome: Outcome::Ignored,
+                verdict: SignalVerdict::default(),
+            },
             (Plan::Store(change), _) => self.write(place, arrival, change).await,
         }
     }
 
+    /// Judges a signal that waited too long for others of its place.
+    fn judge_lost(&self, place: &Place, arrival: &Arrival<'_>) -> Judged {
+        let session = place.newest().session.clone();
+        let record = self.record(arrival);
+        let subject = Subject::new(&session, &record);
+        Judged {
+            outcome: Outcome::Lost,
+            verdict: self.ledger.judge_unstored(&subject),
+        }
+    }
+
     /// Writes a signal and its effect on its session, in one transaction.
-    async fn write(&self, place: &Place, arrival: &Arrival<'_>, change: Change) -> Outcome {
+    async fn write(&self, place: &Place, arrival: &Arrival<'_>, change: Change) -> Judged {
         let now = arrival.at;
         let Newest {
             session: former,
@@ -138,6 +160,10 @@ impl Inner {
             ..session.clone()
         });
         let record = self.record(arrival);
+        let before = session.clone();
+        let subject = Subject::new(&before, &record);
+        // What is not counted by then does not judge.
+        let _ = timeout_at(arrival.deadline, self.ledger.prepare(&subject)).await;
         session.count(&record);
         if change.paused_at == Some(now) {
             events.push(session_event(kind::SIGNAL_SESSION_PAUSED, &session, now));
@@ -159,11 +185,16 @@ impl Inner {
             ends,
             paused_at: change.paused_at,
             events,
-            judge: None,
+            judge: Some(Arc::new(self.ledger.clone())),
         });
-        let outcome = match timeout_at(arrival.deadline, written).await {
-            Ok(Ok(SignalRecorded::New(_))) => Outcome::Stored,
-            Ok(Ok(SignalRecorded::Repeat(..))) => return Outcome::Repeated,
+        let stored = match timeout_at(arrival.deadline, written).await {
+            Ok(Ok(SignalRecorded::New(verdict))) => Some(verdict),
+            Ok(Ok(SignalRecorded::Repeat(_, verdict))) => {
+                return Judged {
+                    outcome: Outcome::Repeated,
+                    verdict,
+                };
+            }
             // An earlier attempt that was not waited for has opened it.
             Ok(Err(forge_store::Error::InvalidState(_))) if change.opens && !is_stored => {
                 place.newest().is_stored = true;
@@ -175,30 +206,40 @@ impl Inner {
             }
             Ok(Err(error)) => {
                 tracing::warn!("a signal is not stored: {error}");
-                Outcome::Lost
+                None
             }
             Err(_) => {
                 tracing::warn!("a signal is not stored within {STORE_TIMEOUT:?}");
-                Outcome::Lost
+                None
             }
         };
         let mut newest = place.newest();
         let changes = !newest.keeps(change);
-        match outcome {
-            Outcome::Stored if changes => {
+        match stored {
+            Some(_) if changes => {
                 (newest.session, newest.is_stored) = (session, true);
             }
             // The end or the pause can be sent again.
-            Outcome::Lost if change.opens => {
+            None if change.opens => {
                 session.ended_at = None;
                 (newest.session, newest.is_stored) = (session, false);
             }
-            _ => newest.session.count(&record),
+            Some(_) | None => newest.session.count(&record),
         }
         if arrival.signal.effect() == Effect::Beats {
             newest.beat_at = Some(now);
         }
-        outcome
+        drop(newest);
+        match stored {
+            Some(verdict) => Judged {
+                outcome: Outcome::Stored,
+                verdict,
+            },
+            None => Judged {
+                outcome: Outcome::Lost,
+                verdict: self.ledger.judge_unstored(&subject),
+            },
+        }
     }
 
     fn record(&self, arrival: &Arrival<'_>) -> SignalRecord {
@@ -219,7 +260,10 @@ impl Inner {
             error_code: None,
             tokens_in: signal.usage.tokens_in,
             tokens_out: signal.usage.tokens_out,
-            cost_micros: signal.usage.cost_micros,
+            cost_micros: signal
+                .usage
+                .cost_micros
+                .or_else(|| self.ledger.cost(signal.model.as_deref(), &signal.usage)),
             cache_read_tokens: None,
             cache_write_tokens: None,
             latency_ms: signal.latency_ms,
@@ -232,30 +276,64 @@ impl Inner {
     }
 
     /// Turns the outcome into the answer of the protocol.
-    pub(super) fn answer(&self, place: &Place, arrival: &Arrival<'_>, outcome: Outcome) -> Answer {
-        let signal = arrival.signal;
-        let is_unknown_ack = signal
-            .acknowledgement
-            .as_ref()
-            .is_some_and(|acknowledgement| !self.acknowledge(acknowledgement));
-        let is_log = !signal.is_known || signal.is_milestone() || is_unknown_ack;
+    pub(super) async fn answer(
+        &self,
+        place: &Place,
+        arrival: &Arrival<'_>,
+        judged: Judged,
+    ) -> Answer {
+        let (signal, verdict) = (arrival.signal, judged.verdict);
+        let is_unknown_ack = match &signal.acknowledgement {
+            Some(_) => self.acknowledge(place, arrival).await == Acknowledged::Unknown,
+            None => false,
+        };
+        let is_log =
+            verdict.is_noted || !signal.is_known || signal.is_milestone() || is_unknown_ack;
+        let action = match verdict.intervention {
+            Some(intervention) => Action::Intervention {
+                severity: match verdict.blocked {
+                    true => Severity::Critical,
+                    false => intervention.severity,
+                },
+                id: intervention.id,
+                message: intervention.message,
+            },
+            None if is_log => Action::Log,
+            None => Action::Noop,
+        };
         Answer {
-            action: if is_log { Action::Log } else { Action::Noop },
+            action,
             session_id: place.id.clone(),
-            logged: matches!(outcome, Outcome::Stored | Outcome::Repeated),
+            logged: matches!(judged.outcome, Outcome::Stored | Outcome::Repeated),
             signal_id: signal.has_metadata.then(|| signal_id(place, arrival)),
         }
     }
 
-    /// Records the first acknowledgement of an intervention; false if there is none of this id. No rule judges
-    /// signals yet, so there is none.
-    fn acknowledge(&self, acknowledgement: &Acknowledgement) -> bool {
-        tracing::debug!(
-            intervention.id = acknowledgement.intervention_id,
-            "an intervention that is not known was acknowledged after {} ms",
-            acknowledgement.delay_ms
-        );
-        false
+    /// Records the first acknowledgement of an intervention of the session. One that the store cannot take is unknown.
+    async fn acknowledge(&self, place: &Place, arrival: &Arrival<'_>) -> Acknowledged {
+        let Some((id, delay_ms)) = &arrival.signal.acknowledgement else {
+            return Acknowledged::Unknown;
+        };
+        let (session_id, at) = (place.newest().session.id.clone(), arrival.at);
+        let data = json!({
+            "interventionId": id, "sessionId": session_id, "delayMs": delay_ms,
+        });
+        let event = NewEvent::new(kind::SIGNAL_ACKNOWLEDGED, at).with(&data);
+        let acknowledgement = Acknowledgement {
+            at,
+            delay_ms: *delay_ms,
+        };
+        let noted =
+            self.store
+                .acknowledge_intervention(id, &session_id, acknowledgement, vec![event]);
+        match timeout_at(arrival.deadline, noted).await {
+            Ok(Ok(acknowledged)) => acknowledged,
+            Ok(Err(error)) => {
+                tracing::warn!("an acknowledgement is not stored: {error}");
+                Acknowledged::Unknown
+            }
+            Err(_) => Acknowledged::Unknown,
+        }
     }
 }
 

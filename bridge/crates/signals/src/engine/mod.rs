@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use forge_base::digest::Digest;
 use forge_base::event::kind;
 use forge_base::time::{self, Clock};
-use forge_store::record::SignalSource;
+use forge_store::record::{Severity, SignalSource};
 use forge_store::roles::Signals;
 
 use self::arrival::Arrival;
@@ -29,6 +29,7 @@ use self::signal::Signal;
 use crate::FieldProblem;
 use crate::agent::{MOST_SKEW, STORE_TIMEOUT, session_event};
 use crate::config::Config;
+use crate::ledger::Ledger;
 use crate::meters::{Meters, Outcome};
 use crate::record::repeat_key;
 
@@ -42,6 +43,7 @@ const PAGE: usize = 1000;
 pub struct Setup {
     pub config: Config,
     pub store: Arc<dyn Signals>,
+    pub ledger: Ledger,
     pub clock: Clock,
 }
 
@@ -54,6 +56,7 @@ pub struct Engine {
 struct Inner {
     config: Config,
     store: Arc<dyn Signals>,
+    ledger: Ledger,
     clock: Clock,
     sessions: Sessions,
     meters: Meters,
@@ -74,17 +77,25 @@ pub struct Caller {
 }
 
 /// Reaction that the adapter is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     Noop,
+    /// Something was noted that needs no attention.
     Log,
+    /// Show the message to the user.
+    Intervention {
+        id: String,
+        message: String,
+        severity: Severity,
+    },
 }
 
 impl Action {
-    pub fn as_str(self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Action::Noop => "noop",
             Action::Log => "log",
+            Action::Intervention { .. } => "intervention",
         }
     }
 }
@@ -114,6 +125,7 @@ impl Engine {
         let inner = Inner {
             config: setup.config,
             store: setup.store,
+            ledger: setup.ledger,
             clock: setup.clock,
             sessions: Sessions::default(),
             meters: Meters::default(),
@@ -171,10 +183,10 @@ impl Engine {
         };
         let places = inner.places(&caller.owner, &arrival)?;
         let stored = places.iter().map(|place| inner.store(place, &arrival));
-        let outcomes = join_all(stored).await;
-        let (place, outcome) = (&places[0], outcomes[0]);
-        inner.meters.count(outcome);
-        Ok(inner.answer(place, &arrival, outcome))
+        let mut judged = join_all(stored).await;
+        let (place, judged) = (&places[0], judged.swap_remove(0));
+        inner.meters.count(judged.outcome);
+        Ok(inner.answer(place, &arrival, judged).await)
     }
 
     /// Ends idle sessions and notices heartbeats that stop, until the token is cancelled.

@@ -101,6 +101,9 @@ const MORE_TYPES: [&str; 7] = [
 /// Maximum length of a stored goal, in characters.
 const GOAL_CHARS: usize = 256;
 
+/// Largest delay of an acknowledgement that is kept.
+const MAX_DELAY_MS: f64 = 9_007_199_254_740_992.0;
+
 /// Effect of a signal on its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -109,13 +112,6 @@ pub(super) enum Effect {
     Pauses,
     /// Proof of life of the adapter, for all its sessions.
     Beats,
-}
-
-/// Acknowledgement of an intervention by the user.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Acknowledgement {
-    pub(super) intervention_id: String,
-    pub(super) delay_ms: f64,
 }
 
 /// Signal that was read and has no problem.
@@ -136,7 +132,8 @@ pub(super) struct Signal {
     pub(super) latency_ms: Option<f64>,
     pub(super) drift_score: Option<f64>,
     pub(super) confidence: Option<f64>,
-    pub(super) acknowledgement: Option<Acknowledgement>,
+    /// Intervention that the user acknowledged, and the delay in milliseconds.
+    pub(super) acknowledgement: Option<(String, u64)>,
     /// Other fields of the type.
     pub(super) details: Map<String, Value>,
     /// The same of goals.
@@ -217,10 +214,8 @@ impl Signal {
             "latency_ms" => self.latency_ms = value.as_f64(),
             "tool" => self.tool = value.as_str().map(str::to_owned),
             "intervention_id" => {
-                self.acknowledgement = value.as_str().map(|id| Acknowledgement {
-                    intervention_id: id.to_owned(),
-                    delay_ms: delay(reader),
-                });
+                let id = value.as_str().map(str::to_owned);
+                self.acknowledgement = id.map(|id| (id, delay_ms(reader)));
                 self.details.insert(name.to_owned(), value);
             }
             _ if matches!(field, Field::Goal | Field::OptionalGoal) => {
@@ -265,9 +260,14 @@ impl Signal {
     }
 }
 
-fn delay(reader: &Reader<'_>) -> f64 {
-    let value = reader.value("ack_delay_ms");
-    value.and_then(Value::as_f64).unwrap_or_default()
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the number was checked to be from 0, and is cut to 2^53"
+)]
+fn delay_ms(reader: &Reader<'_>) -> u64 {
+    let value = reader.value("ack_delay_ms").and_then(Value::as_f64);
+    value.unwrap_or_default().min(MAX_DELAY_MS) as u64
 }
 
 fn is_text(reader: &mut Reader<'_>, name: &str) -> bool {

@@ -217,6 +217,7 @@ async fn an_acknowledgement_of_an_unknown_intervention_is_logged() {
         let answer = fixture.send(&acknowledged).await;
         assert_eq!((answer.action, answer.logged), (Action::Log, true));
     }
+    assert_eq!(fixture.events().await, ["signal.session.started"]);
 }
 
 #[tokio::test]

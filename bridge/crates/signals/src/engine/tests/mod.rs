@@ -1,5 +1,6 @@
 //! Tests of the engine with the store in memory.
 
+mod judging;
 mod lifecycle;
 mod shapes;
 mod storing;
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use forge_base::event::NewEvent;
+use forge_base::tasks::Tasks;
 use forge_store::memory::Memory;
 use forge_store::record::{
     Acknowledged, Acknowledgement, EventFilter, Intervention, InterventionFilter, NewSignal, Page,
@@ -18,6 +20,7 @@ use forge_store::{Error, Result};
 use serde_json::json;
 
 use super::*;
+use crate::{Rules, Terms, ledger};
 
 /// Store that can be away: writes fail at once, or wait for ever.
 #[derive(Default)]
@@ -131,6 +134,27 @@ struct Fixture {
     disk: Arc<Disk>,
     clock: Clock,
     config: Config,
+    rules: Value,
+}
+
+async fn open(disk: &Arc<Disk>, clock: Clock, config: &Config, rules: &Value) -> Engine {
+    let judges = ledger::Setup {
+        store: Arc::clone(disk) as _,
+        clock,
+        milestones: vec![10_000],
+        terms: Terms {
+            rules: Rules::read(rules.to_string().as_bytes()).unwrap(),
+            ..Terms::default()
+        },
+        tracker: Tasks::here(),
+    };
+    let setup = Setup {
+        config: config.clone(),
+        store: Arc::clone(disk) as _,
+        ledger: Ledger::open(judges).await.unwrap(),
+        clock,
+    };
+    Engine::open(setup).await.unwrap()
 }
 
 impl Fixture {
@@ -141,32 +165,33 @@ impl Fixture {
 
     /// Fixture in a test whose time is paused already.
     async fn another(config: Config) -> Self {
-        let (disk, clock) = (Arc::new(Disk::default()), Clock::tokio());
-        let setup = Setup {
-            config: config.clone(),
-            store: Arc::clone(&disk) as _,
-            clock,
-        };
-        Self {
-            engine: Engine::open(setup).await.unwrap(),
-            disk,
-            clock,
-            config,
-        }
+        Self::of(config, json!({"version": 1})).await
+    }
+
+    /// Fixture with these rules.
+    async fn judging(rules: Value) -> Self {
+        tokio::time::pause();
+        Self::of(Config::default(), rules).await
     }
 
     async fn plain() -> Self {
         Self::new(Config::default()).await
     }
 
+    async fn of(config: Config, rules: Value) -> Self {
+        let (disk, clock) = (Arc::new(Disk::default()), Clock::tokio());
+        Self {
+            engine: open(&disk, clock, &config, &rules).await,
+            disk,
+            clock,
+            config,
+            rules,
+        }
+    }
+
     /// Continues with the engine of a next process.
     async fn restart(&mut self) {
-        let setup = Setup {
-            config: self.config.clone(),
-            store: Arc::clone(&self.disk) as _,
-            clock: self.clock,
-        };
-        self.engine = Engine::open(setup).await.unwrap();
+        self.engine = open(&self.disk, self.clock, &self.config, &self.rules).await;
     }
 
     /// Sends a signal with the first token.
