@@ -105,10 +105,17 @@ impl Inner {
             return self.judge_lost(place, arrival);
         };
         match plan() {
-            (Plan::Ignore, _) => Judged {
-                outcome: Outcome::Ignored,
-                verdict: SignalVerdict::default(),
-            },
+            (Plan::Ignore, _) => {
+                let ended_by = place.newest().ended_by;
+                let is_repeat = ended_by.is_some() && ended_by == arrival.repeat_key;
+                Judged {
+                    outcome: match is_repeat {
+                        true => Outcome::Repeated,
+                        false => Outcome::Ignored,
+                    },
+                    verdict: SignalVerdict::default(),
+                }
+            }
             (Plan::Store(change), _) => self.write(place, arrival, change).await,
         }
     }
@@ -218,6 +225,7 @@ impl Inner {
         match stored {
             Some(_) if changes => {
                 (newest.session, newest.is_stored) = (session, true);
+                newest.ended_by = arrival.repeat_key.filter(|_| change.ends);
             }
             // The end or the pause can be sent again.
             None if change.opens => {

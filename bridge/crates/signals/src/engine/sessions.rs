@@ -37,6 +37,8 @@ pub(super) struct Newest {
     pub(super) is_stored: bool,
     /// Last proof of life of its adapter; `None` if there was none, or if its end was noticed.
     pub(super) beat_at: Option<Timestamp>,
+    /// Repeat key of the signal that ended it.
+    pub(super) ended_by: Option<Digest>,
 }
 
 /// Effect of a signal on the sessions of its place.
@@ -103,6 +105,7 @@ impl Place {
                 session,
                 is_stored,
                 beat_at: None,
+                ended_by: None,
             }),
             gate: RwLock::new(()),
         }

@@ -71,9 +71,16 @@ async fn a_session_ends_once_and_a_later_signal_opens_a_successor() {
     fixture.restart().await;
     assert_eq!(fixture.send(&end("s")).await, again);
     assert_eq!(fixture.counts().await, [2]);
+    // The same bytes have the same answer.
+    let exact = with(&end("t"), "ts", "2025-05-29T10:00:00.001Z".into());
+    let first = fixture.send(&exact).await;
+    assert!(first.logged);
+    assert_eq!(fixture.send(&exact).await, first);
+    assert!(!fixture.send(&end("t")).await.logged);
+    assert_eq!(fixture.counts().await, [2, 1]);
     assert_eq!(fixture.send(&drift("s")).await.session_id, "s");
     let stored = fixture.stored().await;
-    let (first, second) = (&stored[0].0, &stored[1].0);
+    let (first, second) = (&stored[0].0, &stored[2].0);
     assert_ne!(first.id, second.id);
     assert_eq!(
         (first.client_session_id.as_deref(), &first.key_id),
@@ -84,10 +91,11 @@ async fn a_session_ends_once_and_a_later_signal_opens_a_successor() {
         (&"tool".to_owned(), None)
     );
     let (started, ended) = ("signal.session.started", "signal.session.ended");
-    assert_eq!(fixture.events().await, [started, ended, started]);
+    let expected = [started, ended, started, ended, started];
+    assert_eq!(fixture.events().await, expected);
     fixture.restart().await;
     fixture.send(&drift("s")).await;
-    assert_eq!(fixture.counts().await, [2, 2]);
+    assert_eq!(fixture.counts().await, [2, 1, 2]);
 }
 
 #[tokio::test]
