@@ -173,6 +173,8 @@ mod tests {
         assert!(token.starts_with(PREFIX) && token.len() > 40, "{token}");
         let hash = sha256(token);
         assert_eq!(minted.entry.hash, digest::hex(&hash));
+        let tools = mint(None, &["signals".to_owned()], None).unwrap();
+        assert_eq!(tools.entry.scopes, [Scope::Signals]);
         let other = mint(None, &[], None).unwrap();
         assert_eq!(other.entry.scopes, Scope::all());
         assert_ne!(other.token.expose_secret(), token);
