@@ -14,7 +14,7 @@ use forge_external::{Identity, TokenIdentity};
 pub struct TokenHash {
     /// SHA-256 of the token in hexadecimal, optionally prefixed with `sha256:`.
     pub hash: String,
-    /// Name of the owner: the user of its signals, otherwise for information only.
+    /// Name of the owner: the user of its dispatches and signals if there is no identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     #[serde(default = "Scope::all")]

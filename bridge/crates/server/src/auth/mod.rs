@@ -209,9 +209,18 @@ impl Auth {
         }
     }
 
-    /// User of dispatches that name none: that of the caller's token, if there is one.
+    /// User of dispatches and signals that name none: that of the caller's token, else the token's name, else the
+    /// beginning of its hash. `None` without a token.
     pub(super) fn submitter(&self, caller: Caller) -> Option<String> {
-        caller.token.map(|_| self.name(caller))
+        let hash = caller.token?;
+        match self.identity(caller) {
+            Identity::User(user) => Some(user.user_id),
+            Identity::System { .. } | Identity::Anonymous => {
+                let tokens = self.tokens();
+                let named = tokens.find(&hash).and_then(|token| token.name.clone());
+                named.or_else(|| Some(self.name(caller)))
+            }
+        }
     }
 
     /// True if a header's value contains a token of this bridge.

@@ -5,7 +5,6 @@ use axum::http::request::Parts;
 use secrecy::{ExposeSecret as _, SecretSlice};
 
 use forge_base::digest::sha256;
-use forge_external::Identity;
 use forge_signals::engine;
 use forge_signals::refusal::{Api, Reason, Refusals};
 use forge_signals::sign::{Signature, token_key};
@@ -31,7 +30,7 @@ impl SigningCaller {
         signature.is_of(token_key(self.token.expose_secret()), bytes)
     }
 
-    /// Caller of the engine: sessions belong to the token, their user is that of the token, else its name.
+    /// Caller of the engine: sessions belong to the token, and their user is that of its dispatches.
     pub(crate) fn into_engine(self) -> engine::Caller {
         engine::Caller {
             owner: self.owner,
@@ -49,15 +48,10 @@ impl Auth {
             return Err(Failure::new(Code::Unauthorized, message));
         };
         let owner = caller.token.unwrap_or_else(|| sha256(token));
-        let tokens = self.tokens();
-        let user = tokens.find(&owner).and_then(|known| match &known.identity {
-            Identity::User(user) => Some(user.user_id.clone()),
-            Identity::System { .. } | Identity::Anonymous => known.name.clone(),
-        });
         Ok(SigningCaller {
             token: SecretSlice::from(token.to_vec()),
             owner,
-            user,
+            user: self.submitter(caller),
             peer: parts.extensions.get::<Peer>().copied(),
         })
     }
