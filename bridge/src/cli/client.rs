@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
@@ -163,6 +164,24 @@ impl Client {
             request.header(*name, *value)
         });
         self.read(self.send(request).await?).await
+    }
+
+    /// Sends a body with exactly these headers and returns any answer; a body that is not JSON is `null`.
+    pub(super) async fn exchange(
+        &self,
+        method: Method,
+        target: &Target<'_>,
+        headers: HeaderMap,
+        body: Vec<u8>,
+    ) -> Result<(StatusCode, HeaderMap, Value), Error> {
+        let request = self.request(method, target).timeout(ANSWER);
+        let mut response = self.send(request.headers(headers).body(body)).await?;
+        let (status, headers) = (response.status(), std::mem::take(response.headers_mut()));
+        Ok((
+            status,
+            headers,
+            self.json(response).await.unwrap_or_default(),
+        ))
     }
 
     /// Opens an NDJSON stream; `None` if it has ended (204).

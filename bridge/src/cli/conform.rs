@@ -14,12 +14,13 @@ use forge_adapter_api::conformance::{Options, Outcome, Step};
 use forge_adapter_api::{ExecutionRequest, HealthStatus};
 use serde_json::{Map, Value, json};
 
-use super::screen::{Screen, Tone, text};
-use super::{Context, FAILED};
+use super::screen::{Tone, text};
+use super::{Context, FAILED, checklist};
 use crate::app;
 
 /// Maximum time without progress, many times the wait of a rule; then the child is killed.
 const SILENCE: Duration = Duration::from_secs(90);
+const HINT: &str = "Use --slow-model, --failing-model, --transient-model, --retracting-model, --attaching-model and --bad to check more rules.";
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -151,7 +152,7 @@ fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode>
                 }
                 begun = Value::Null;
                 if !quiet {
-                    row(&screen, &step)?;
+                    checklist::row(&screen, &title(&step), &step)?;
                 }
                 rows.push(step);
             }
@@ -173,14 +174,14 @@ fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode>
         begun["outcome"] = "failed".into();
         begun["seen"] = seen.into();
         if !quiet {
-            row(&screen, &begun)?;
+            checklist::row(&screen, &title(&begun), &begun)?;
         }
         rows.push(begun);
     } else if rows.is_empty() {
         // The child has reported on standard error why the library was not loaded.
         return Ok(ExitCode::from(FAILED));
     }
-    verdict(context, &rows)
+    checklist::verdict(context, "rules", &rows, Some(HINT))
 }
 
 /// Starts this command again as a child, with the same arguments and `--inside`.
@@ -217,41 +218,8 @@ fn lines(child: &mut Child) -> anyhow::Result<mpsc::Receiver<String>> {
     Ok(receiver)
 }
 
-fn row(screen: &Screen, row: &Value) -> std::io::Result<()> {
-    let mark = match row["outcome"].as_str() {
-        Some("ok") => screen.paint(Tone::Good, "ok  "),
-        Some("unchecked") => screen.paint(Tone::Quiet, "-   "),
-        Some(_) | None => screen.paint(Tone::Bad, "FAIL"),
-    };
-    let (area, rule) = (text(row, "/area"), text(row, "/rule"));
-    screen.line(format_args!("  {mark}  {area}: {rule}"))?;
-    match row["seen"].as_str() {
-        Some(seen) => screen.line(screen.paint(Tone::Quiet, format_args!("        {seen}"))),
-        None => Ok(()),
-    }
-}
-
-fn verdict(context: &Context, rows: &[Value]) -> anyhow::Result<ExitCode> {
-    let screen = context.screen();
-    let count = |outcome: &str| rows.iter().filter(|row| row["outcome"] == outcome).count();
-    let (good, failed, unchecked) = (count("ok"), count("failed"), count("unchecked"));
-    if context.global.json {
-        screen.value(&json!({ "passed": failed == 0, "rules": rows }))?;
-    } else {
-        let tone = if failed == 0 { Tone::Good } else { Tone::Bad };
-        screen.line(format_args!(
-            "{}, {unchecked} not checked",
-            screen.paint(tone, format_args!("{good} rules passed, {failed} failed")),
-        ))?;
-        if unchecked > 1 {
-            let hint = "Use --slow-model, --failing-model, --transient-model, --retracting-model, --attaching-model and --bad to check more rules.";
-            screen.line(screen.paint(Tone::Quiet, hint))?;
-        }
-    }
-    Ok(match failed {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::from(FAILED),
-    })
+fn title(row: &Value) -> String {
+    format!("{}: {}", text(row, "/area"), text(row, "/rule"))
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@
 mod adapters;
 mod callback;
 mod check;
+mod checklist;
 mod client;
 mod completions;
 mod conform;
+mod conformance;
 mod deliveries;
 mod demo;
 mod dev;
@@ -129,6 +131,8 @@ enum Command {
     Forge(forge::Arguments),
     /// Test rules over signals of AI tools: the command `forg`
     Forg(forg::Arguments),
+    /// Check an adapter of signals, a local agent or an engine: the command `forg-conformance`
+    Conformance(conformance::Arguments),
     /// Print a shell completion script
     Completions(completions::Arguments),
     /// Write the manual pages into a folder
@@ -214,6 +218,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Store(arguments) => store::run(&context, &arguments),
         Command::Forge(arguments) => forge::run(&context, &arguments),
         Command::Forg(arguments) => forg::run(&context, &arguments),
+        Command::Conformance(arguments) => conformance::run(&context, &arguments),
         Command::Completions(arguments) => completions::run(&arguments),
         Command::Manual(arguments) => manual::run(&arguments),
     };

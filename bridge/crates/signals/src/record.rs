@@ -124,6 +124,11 @@ impl Hook {
         }
     }
 
+    /// The hook with this name.
+    pub fn named(name: &str) -> Option<Self> {
+        HOOKS.into_iter().find(|hook| hook.as_str() == name)
+    }
+
     /// True if a record of this hook states no usage.
     fn is_lifecycle(self) -> bool {
         self != Hook::PostToolUse
@@ -168,6 +173,13 @@ impl Start {
         };
         reader.end(start)
     }
+}
+
+/// Fields that carry content, at any depth.
+pub fn content_problems(tree: &Value) -> Vec<FieldProblem> {
+    let mut problems = Vec::new();
+    content_of_value(tree, "", &mut problems);
+    problems
 }
 
 /// Finds fields that carry content, at any depth.

@@ -30,7 +30,8 @@ class ForgAdapter:
 
     def start_session(self):
         """Starts a session. The first call of `emit` does so too."""
-        self._open("start", lambda: self._start(self._deadline()))
+        if self.session is None:
+            self._open("start", lambda: self._start(self._deadline()))
 
     def emit(self, model, tokens_in, tokens_out, latency_ms=None, cost_usd=None, error_code=None, project_id=None):
         """Reports a call of a model; returns (blocked, message)."""

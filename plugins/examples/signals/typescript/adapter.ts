@@ -41,7 +41,7 @@ export class ForgAdapter {
 
   /** Starts a session. The first call of `emit` does so too. */
   async startSession(): Promise<void> {
-    await this.#open("start", () => this.#start(this.#deadline()));
+    if (!this.#session) await this.#open("start", () => this.#start(this.#deadline()));
   }
 
   /** Reports a call of a model. */
