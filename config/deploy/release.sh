@@ -17,7 +17,7 @@ adapters() {
 lay() {
   local from=$1 to=$2 adapter shell file
   mkdir -p "$to"/{plugins,config,completions,man}
-  install -m 0755 "$from/forge-bridge" "$from/forge" "$from/forg" "$to/"
+  install -m 0755 "$from/forge-bridge" "$from/forge" "$from/forg" "$from/forg-conformance" "$to/"
   for adapter in $(adapters); do
     install -m 0644 "$from/libforge_adapter_${adapter//-/_}.so" "$to/plugins/"
   done

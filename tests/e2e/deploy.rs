@@ -142,6 +142,7 @@ fn a_release_finds_its_plugins_beside_it() {
     let launchers = [
         ("forge", env!("CARGO_BIN_EXE_forge")),
         ("forg", env!("CARGO_BIN_EXE_forg")),
+        ("forg-conformance", env!("CARGO_BIN_EXE_forg-conformance")),
     ];
     for (name, built) in launchers {
         std::os::unix::fs::symlink(built, from.path().join(name)).unwrap();

@@ -18,6 +18,7 @@ mod compatible;
 mod config;
 mod confinement;
 mod conform;
+mod conformance;
 mod console;
 mod dashboard;
 mod demo;

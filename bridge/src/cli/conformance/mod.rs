@@ -49,7 +49,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
     /// Adapter: a program that makes one session with two calls of a model, and exits with 0 unless one is blocked
-    #[arg(last = true, value_name = "COMMAND", requires = "endpoint")]
+    #[arg(last = true, value_name = "COMMAND", conflicts_with_all = ["engine", "check_package"])]
     command: Vec<String>,
 }
 
