@@ -230,7 +230,7 @@ fn a_package_that_lacks_a_part_is_refused() {
     .unwrap();
     let manifest = json!({"name": "a", "version": "1.0.0", "hooks": ["SessionEnd"], "command": ["false"], "test": ["true"]});
     let write = |manifest: &Value| {
-        fs::write(package.join("forg-adapter.json"), manifest.to_string()).unwrap()
+        fs::write(package.join("forg-adapter.json"), manifest.to_string()).unwrap();
     };
     for (member, wrong) in [
         ("hooks", json!(["Later"])),
