@@ -29,6 +29,7 @@ mod drain;
 mod drill;
 mod echoed_keys;
 mod edge;
+mod emit;
 mod events;
 mod examples;
 mod external;

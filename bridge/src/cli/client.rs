@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderMap;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
@@ -182,6 +182,25 @@ impl Client {
             headers,
             self.json(response).await.unwrap_or_default(),
         ))
+    }
+
+    /// Posts the bytes of a JSON body as they are, with a signature of them; all has to end before the deadline.
+    pub(super) async fn post_signed(
+        &self,
+        target: Target<'_>,
+        body: Vec<u8>,
+        signature: Option<&str>,
+        deadline: Instant,
+    ) -> Result<Value, Error> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let request = self.request(Method::POST, &target).timeout(left);
+        let mut request = request
+            .header("content-type", "application/json")
+            .body(body);
+        if let Some(signature) = signature {
+            request = request.header("x-forg-signature", signature);
+        }
+        self.read(self.send(request).await?).await
     }
 
     /// Opens an NDJSON stream; `None` if it has ended (204).

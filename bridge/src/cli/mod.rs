@@ -47,6 +47,8 @@ const FAILED: u8 = 1;
 const USAGE: u8 = 2;
 const UNREACHABLE: u8 = 3;
 const REFUSED: u8 = 4;
+/// A rule over signals blocks the tool.
+const BLOCKED: u8 = 5;
 /// 128 + SIGINT, as a shell reports a program ended by that signal.
 const INTERRUPTED: u8 = 130;
 
@@ -129,7 +131,7 @@ enum Command {
     Store(store::Arguments),
     /// Manage external services: the command `forge`
     Forge(forge::Arguments),
-    /// Test rules over signals of AI tools: the command `forg`
+    /// Send signals of AI tools, connect tools, test rules over signals: the command `forg`
     Forg(forg::Arguments),
     /// Check an adapter of signals, a local agent or an engine: the command `forg-conformance`
     Conformance(conformance::Arguments),
@@ -190,6 +192,9 @@ pub fn parse() -> Result<Cli, ExitCode> {
                 &error,
                 arguments.iter().any(|argument| argument == "--json"),
             );
+        }
+        if forg::is_hook(&arguments) {
+            return forg::hook_usage(&error);
         }
         error.exit()
     })
