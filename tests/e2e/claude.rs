@@ -16,7 +16,7 @@ const CALL_COST: f64 = 0.000_268_35;
 const CALL_INPUT: u64 = 35;
 const CALL_OUTPUT: u64 = 12;
 
-fn home(model: &Model) -> Home {
+pub(super) fn home(model: &Model) -> Home {
     let program = forge_test_runtimes::claude();
     Home::new(&[
         ("BRIDGE_ADAPTERS", "claude-agent-sdk"),
@@ -32,7 +32,7 @@ fn home(model: &Model) -> Home {
     ])
 }
 
-fn task(name: &str, message: &str) -> Value {
+pub(super) fn task(name: &str, message: &str) -> Value {
     json!({
         "taskId": name, "agentId": "agent", "message": message, "model": "claude-sonnet-4-5", "callbackUrl": null,
     })

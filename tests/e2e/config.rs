@@ -32,7 +32,10 @@ fn every_example_loads_without_a_warning() {
     for entry in fs::read_dir(folder().join("examples")).unwrap() {
         let path = entry.unwrap().path();
         // A file that an example names.
-        if path.extension().is_some_and(|extension| extension == "json") {
+        if path
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
             continue;
         }
         assert_eq!(load(&path), Ok(Vec::new()), "{}", path.display());

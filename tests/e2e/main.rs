@@ -73,6 +73,7 @@ mod retention;
 mod routing;
 mod secrets;
 mod shutdown;
+mod signal_claude;
 mod signal_executions;
 mod signal_rules;
 mod signals;
