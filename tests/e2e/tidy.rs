@@ -45,6 +45,8 @@ const ONLY_IN: [(&str, &str, &[&str]); 6] = [
 const OUTPUTS: &[&str] = &[
     "bridge/src/cli/completions.rs",
     "bridge/src/cli/conform.rs",
+    "bridge/src/cli/conformance/package.rs",
+    "bridge/src/cli/conformance/run.rs",
     "bridge/src/cli/drill/report.rs",
     "bridge/src/cli/drill/victim.rs",
     "bridge/src/cli/screen.rs",
