@@ -293,6 +293,21 @@ async fn the_local_agent_passes() {
     bridge.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_engine_of_the_bridge_passes() {
+    let bridge = Bridge::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let arguments = ["--engine", &bridge.api.url];
+    let (code, report) = tokio::task::block_in_place(|| checked(home.path(), &arguments));
+    assert_eq!(
+        (code, ids(&report, "failed")),
+        (0, Vec::new()),
+        "{report:#}"
+    );
+    assert!(ids(&report, "ok").len() > 40, "{report:#}");
+    bridge.stop().await;
+}
+
 /// Engine of the fixture with a fault; ended when dropped.
 struct Engine(Child, String);
 
