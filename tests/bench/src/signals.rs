@@ -211,8 +211,9 @@ impl Settings {
             })
         });
         let file = json!({"version": 1, "rules": rules.collect::<Vec<_>>()});
-        fs::write(folder.path().join("rules.json"), file.to_string())?;
-        let settings = "[signals]\nrules = \"rules.json\"\n";
+        let path = folder.path().join("rules.json");
+        fs::write(&path, file.to_string())?;
+        let settings = format!("[signals]\nrules = {path:?}\n");
         fs::write(folder.path().join("settings.toml"), settings)?;
         // A free port; no other process here allocates ports meanwhile.
         let agent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;

@@ -55,6 +55,17 @@ pub enum Scope {
     Session,
 }
 
+impl Scope {
+    /// All scopes, in the order of their numbers.
+    pub(crate) const ALL: [Scope; 5] = [
+        Scope::Org,
+        Scope::Team,
+        Scope::Project,
+        Scope::User,
+        Scope::Session,
+    ];
+}
+
 /// Consequence of a rule, from the least to the most restrictive.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -252,8 +252,9 @@ impl Evaluator {
                 held: Vec::new(),
             },
         };
+        let values = Scope::ALL.map(|scope| subject.values(scope, &self.teams));
         for (index, rule) in self.rules.iter().enumerate() {
-            for value in subject.values(rule.scope, &self.teams) {
+            for &value in &values[rule.scope as usize] {
                 // A session's totals are separate for each session, whatever the scope.
                 let (totals, value) = match rule.window {
                     Span::Session => (Some(&of_session), subject.session_id),
