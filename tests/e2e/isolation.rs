@@ -81,9 +81,19 @@ async fn a_crash_ends_as_the_recovery_policy_says_and_the_next_dispatch_is_serve
 #[tokio::test]
 async fn a_crash_loop_is_shown_by_health_and_ended_by_a_reload() {
     let bridge = Bridge::configured(ECHOES, &[("BRIDGE_ADAPTERS", "echo,bystander")]).await;
-    for n in 0..5 {
+    let mut crashes = 0;
+    for n in 0.. {
         let result = bridge.api.run(crash(&format!("crash-{n}"), "fail")).await;
+        // A call that reaches the process as it exits is refused, and is no crash of its own.
+        let is_late = result["errorCode"] == "adapter_unavailable" && result["retryable"] == true;
+        if is_late && n < 50 {
+            continue;
+        }
         assert_eq!(result["errorCode"], "adapter_crashed", "{result}");
+        crashes += 1;
+        if crashes == 5 {
+            break;
+        }
     }
     let line = until("the quarantine", || async {
         let echo = health(&bridge).await;
