@@ -19,8 +19,8 @@ use crate::record::{
     DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished,
     IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease, LogBounds,
     NewDispatch, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
-    SignalTotals, Swept, SweptSignals,
+    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
+    SignalSource, SignalTotals, Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
 
@@ -260,6 +260,11 @@ pub trait Signals: Send + Sync + 'static {
     ) -> Result<Acknowledged>;
     /// A page of interventions, newest first.
     async fn interventions(&self, filter: InterventionFilter) -> Result<Page<Intervention>>;
+    /// Records after the position that was kept, of all sessions, in the order in which they are stored; `None` while
+    /// none was kept.
+    async fn signals_to_forward(&self, limit: usize) -> Result<Option<Vec<SignalEntry>>>;
+    /// Keeps the position up to and with which records were forwarded.
+    async fn keep_forwarded(&self, position: u64) -> Result<()>;
     /// A page of sessions, newest first by start. Pages can be short, as in `dispatches`.
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>>;
 }

@@ -83,6 +83,17 @@ pub fn acknowledge(stored: Option<&Intervention>) -> Acknowledged {
     }
 }
 
+/// Position to read on from. Positions begin again after all records were removed.
+pub fn resume(kept: u64, last: u64) -> u64 {
+    if kept > last { 0 } else { kept }
+}
+
+/// Tokens of a session before records that have these, each in and out.
+pub fn tokens_before(totals: &SignalTotals, later: impl IntoIterator<Item = u64>) -> u64 {
+    let all = totals.tokens_in.saturating_add(totals.tokens_out);
+    later.into_iter().fold(all, u64::saturating_sub)
+}
+
 /// Beginning of the minute of a time.
 pub fn minute(at: Timestamp) -> Timestamp {
     let seconds = at.as_second().div_euclid(60) * 60;
@@ -125,6 +136,13 @@ impl SignalSession {
 }
 
 impl SignalRecord {
+    /// Tokens in and out.
+    pub fn tokens(&self) -> u64 {
+        let [tokens_in, tokens_out] =
+            [self.tokens_in, self.tokens_out].map(|tokens| tokens.unwrap_or(0));
+        tokens_in.saturating_add(tokens_out)
+    }
+
     /// Removes tokens and cost.
     pub fn clear_usage(&mut self) {
         self.tokens_in = None;

@@ -34,6 +34,8 @@ pub(super) enum SignalStep {
     End(Vec<u8>),
     /// Acknowledges an intervention of a session, by the numbers of both.
     Acknowledge(u8, u8),
+    /// Keeps this position.
+    Forward(u8),
     Sweep {
         age: u8,
         limit: usize,
@@ -61,6 +63,7 @@ pub(super) fn signal_step() -> impl Strategy<Value = SignalStep> {
         }),
         1 => prop::collection::vec(one(), 0..3).prop_map(SignalStep::End),
         1 => (one(), 0..4u8).prop_map(|(session, number)| SignalStep::Acknowledge(session, number)),
+        1 => (0..20u8).prop_map(SignalStep::Forward),
         1 => (0..20u8, 1..3usize).prop_map(|(age, limit)| SignalStep::Sweep { age, limit }),
     ]
 }
@@ -152,6 +155,10 @@ impl Pair {
                 })
                 .unwrap();
             }
+            SignalStep::Forward(position) => {
+                let position = position.into();
+                both!(self, store => store.keep_forwarded(position)).unwrap();
+            }
             SignalStep::Sweep { age, limit } => {
                 both!(self, store => sweep_all(store, now - i64::from(age), limit));
             }
@@ -171,6 +178,7 @@ impl Pair {
             recent.unwrap();
         }
         both!(self, store => store.open_interventions(3)).unwrap();
+        both!(self, store => store.signals_to_forward(3)).unwrap();
         for session in [None, Some(name(1))] {
             let filter = |before| InterventionFilter {
                 session: session.clone(),

@@ -22,6 +22,7 @@ macro_rules! select_session {
 }
 
 pub(super) const FIND: &str = select_session!(" WHERE id = ?");
+pub(super) const OF_SEQ: &str = select_session!(" WHERE seq = ?");
 pub(super) const RECENT: &str =
     select_session!(" WHERE id > ? AND source = ? AND last_at >= ? ORDER BY id LIMIT ?");
 pub(super) const NEWEST: &str = select_session!(" WHERE seq < ? ORDER BY seq DESC");

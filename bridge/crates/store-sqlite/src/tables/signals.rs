@@ -10,15 +10,15 @@ use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_store::record::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
-    SignalTotals, SignalVerdict,
+    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
+    SignalSource, SignalTotals, SignalVerdict,
 };
 use forge_store::roles::Signals;
 use forge_store::signals;
 use forge_store::{Error, Result};
 
 use super::rows::{self, nanos};
-use super::{Tx, amounts, events, interventions, sessions};
+use super::{Tx, amounts, events, forward, interventions, sessions, signal_records};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -77,7 +77,8 @@ impl Signals for Sqlite {
         records: usize,
     ) -> Result<Option<(SignalSession, Vec<SignalRecord>)>> {
         let id = id.to_owned();
-        let query = move |connection: &Connection| with_records(connection, &id, records);
+        let query =
+            move |connection: &Connection| signal_records::with_records(connection, &id, records);
         self.engine.read(Length::Long, query).await
     }
 
@@ -132,6 +133,16 @@ impl Signals for Sqlite {
     async fn interventions(&self, filter: InterventionFilter) -> Result<Page<Intervention>> {
         let query = move |connection: &Connection| interventions::page(connection, &filter);
         self.engine.read(Length::Long, query).await
+    }
+
+    async fn signals_to_forward(&self, limit: usize) -> Result<Option<Vec<SignalEntry>>> {
+        let query = move |connection: &Connection| forward::entries(connection, limit);
+        self.engine.read(Length::Long, query).await
+    }
+
+    async fn keep_forwarded(&self, position: u64) -> Result<()> {
+        let change = move |tx: &mut Tx<'_>| Ok(forward::keep(tx, position)?);
+        self.write(Urgency::Now, 0, change).await
     }
 
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>> {
@@ -258,51 +269,10 @@ fn insert_record(
     Ok(())
 }
 
-const RECORDS: &str =
-    "SELECT at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in, tokens_out, cost_micros,
-       cache_read_tokens, cache_write_tokens, latency_ms, drift_score, confidence, details, blocked, intervention
-     FROM signal WHERE session = ? ORDER BY seq DESC LIMIT ?";
-
-fn with_records(
-    connection: &Connection,
-    id: &str,
-    records: usize,
-) -> rusqlite::Result<Option<(SignalSession, Vec<SignalRecord>)>> {
-    // Both statements must see the same commit: the totals count the records.
-    let transaction = connection.unchecked_transaction()?;
-    let Some((seq, session)) = sessions::find(&transaction, id)? else {
-        return Ok(None);
-    };
-    let params = params![seq, rows::limit(records)];
-    let records = rows::all(&transaction, RECORDS, params, |row| {
-        Ok(SignalRecord {
-            at: rows::time(row, 0)?,
-            ts: rows::time(row, 1)?,
-            kind: row.get(2)?,
-            model: row.get(3)?,
-            tool: row.get(4)?,
-            user_id: row.get(5)?,
-            project_id: row.get(6)?,
-            error_code: row.get(7)?,
-            tokens_in: row.get(8)?,
-            tokens_out: row.get(9)?,
-            cost_micros: row.get(10)?,
-            cache_read_tokens: row.get(11)?,
-            cache_write_tokens: row.get(12)?,
-            latency_ms: row.get(13)?,
-            drift_score: row.get(14)?,
-            confidence: row.get(15)?,
-            details: row.get(16)?,
-            blocked: row.get(17)?,
-            intervention_id: row.get(18)?,
-        })
-    })?;
-    Ok(Some((session, records)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables::signal_records::{AFTER, RECORDS};
     use crate::tables::{schema, signal_sweep};
 
     #[test]
@@ -331,6 +301,19 @@ mod tests {
                 "g USING INDEX signal_repeat (key_id=? AND repeat_key=?)",
             ),
             (RECORDS, "signal USING INDEX signal_of_session (session=?)"),
+            (AFTER, "signal USING INTEGER PRIMARY KEY (rowid>?)"),
+            (
+                forward::EARLIER,
+                "signal USING COVERING INDEX signal_of_session (session=? AND seq<?)",
+            ),
+            (
+                forward::LATER,
+                "signal USING INDEX signal_of_session (session=? AND seq>?)",
+            ),
+            (
+                sessions::OF_SEQ,
+                "signal_session USING INTEGER PRIMARY KEY (rowid=?)",
+            ),
             (signal_sweep::EMPTY, "s USING INTEGER PRIMARY KEY (rowid<?)"),
             (amounts::ALL, "g USING INDEX signal_at (at>?)"),
             (

@@ -109,6 +109,7 @@ macro_rules! contract_tests {
                 a_session_is_stored_with_its_events a_session_ends_once
                 a_signal_pauses_its_session_and_the_next_resumes_it
                 recent_sessions_are_listed_by_their_id
+                records_are_read_on_from_the_position_that_was_kept
                 sessions_are_listed_newest_first_and_filtered;
             signals:
                 a_record_counts_in_its_session a_signal_of_an_unknown_session_is_not_found

@@ -1,8 +1,12 @@
 //! Requirements on sessions of signals.
 
+use std::sync::Arc;
+
 use super::Subject;
 use super::sample::{at, event};
-use super::signals::{ENDED, STARTED, kinds, open, records, session, signal, stored, successor};
+use super::signals::{
+    ENDED, STARTED, kinds, open, record, records, session, signal, stored, successor,
+};
 use crate::Error;
 use crate::record::{NewSignal, SignalSession, SignalSessionFilter, SignalSource};
 
@@ -181,4 +185,45 @@ pub async fn sessions_are_listed_newest_first_and_filtered(subject: impl Subject
         }
         assert_eq!(found, expected, "{filter:?}");
     }
+}
+
+pub async fn records_are_read_on_from_the_position_that_was_kept(subject: impl Subject) {
+    let store = subject.open().await;
+    for id in ["a", "b"] {
+        open(&*store, session(id)).await;
+    }
+    records(&*store, signal("a", 1)).await;
+    assert_eq!(store.signals_to_forward(10).await.unwrap(), None);
+    let newest = store.mark_signals(Arc::new(|| {})).await.unwrap();
+    store.keep_forwarded(newest).await.unwrap();
+    let none = Some(Vec::new());
+    assert_eq!(store.signals_to_forward(10).await.unwrap(), none);
+    for (id, seconds) in [("b", 2), ("a", 3), ("b", 4)] {
+        records(&*store, signal(id, seconds)).await;
+    }
+    let store = subject.open().await;
+    let read = |limit| {
+        let store = Arc::clone(&store);
+        async move { store.signals_to_forward(limit).await.unwrap().unwrap() }
+    };
+    let entries = read(10).await;
+    let seen: Vec<_> = entries
+        .iter()
+        .map(|one| (one.session.id.as_str(), one.is_first, one.tokens))
+        .collect();
+    let expected = [("b", true, 110), ("a", false, 220), ("b", false, 220)];
+    assert_eq!(seen, expected);
+    assert_eq!(entries[0].record, record(2));
+    assert_eq!(entries[1].session, stored(&*store, "a").await.0);
+    assert_eq!(read(2).await, entries[..2]);
+    store.keep_forwarded(entries[1].position).await.unwrap();
+    assert_eq!(read(10).await, entries[2..]);
+    store.keep_forwarded(entries[2].position).await.unwrap();
+    assert_eq!(read(10).await, []);
+    // Positions can begin again after all records were removed.
+    while store.sweep_signals(at(100), 10).await.unwrap().more {}
+    open(&*store, successor("c", &session("c"), 200)).await;
+    records(&*store, signal("c", 201)).await;
+    let entries = read(10).await;
+    assert_eq!((entries.len(), &*entries[0].session.id), (1, "c"));
 }

@@ -10,8 +10,8 @@ use super::Memory;
 use super::state::State;
 use crate::record::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalSource,
-    SignalTotals, SignalVerdict, SweptSignals,
+    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
+    SignalSource, SignalTotals, SignalVerdict, SweptSignals,
 };
 use crate::roles::Signals;
 use crate::signals;
@@ -162,6 +162,23 @@ impl Signals for Memory {
         })
     }
 
+    async fn signals_to_forward(&self, limit: usize) -> Result<Option<Vec<SignalEntry>>> {
+        let state = self.state();
+        let last = state.last_signal();
+        let after = state.forwarded.map(|kept| signals::resume(kept, last) + 1);
+        Ok(after.map(|after| {
+            let entries = state.signals.range(after..).take(limit);
+            entries.map(|(place, _)| state.entry(*place)).collect()
+        }))
+    }
+
+    async fn keep_forwarded(&self, position: u64) -> Result<()> {
+        self.write(|state| {
+            state.forwarded = Some(position);
+            Ok(())
+        })
+    }
+
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>> {
         let state = self.state();
         let before = filter.before.unwrap_or(u64::MAX);
@@ -265,6 +282,25 @@ impl State {
         self.log_unbound(None, new.events);
         self.log_unbound(None, judgement.events);
         judgement.verdict
+    }
+
+    fn entry(&self, position: u64) -> SignalEntry {
+        let counted = &self.signals[&position];
+        let of_session = |range: &(u64, &Counted)| range.1.session == counted.session;
+        let all = || self.signals.iter().map(|(place, one)| (*place, one));
+        let own = || all().filter(of_session);
+        let later = own().filter(|(place, _)| *place > position);
+        let session = self.signal_sessions[&counted.session].clone();
+        SignalEntry {
+            position,
+            is_first: own().next().is_some_and(|(place, _)| place == position),
+            tokens: signals::tokens_before(
+                &session.totals,
+                later.map(|(_, one)| one.record.tokens()),
+            ),
+            session,
+            record: counted.record.clone(),
+        }
     }
 
     fn last_signal(&self) -> u64 {

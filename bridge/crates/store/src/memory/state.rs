@@ -37,6 +37,7 @@ pub(super) struct State {
     pub(super) signal_sessions: BTreeMap<u64, SignalSession>,
     /// In the order of arrival.
     pub(super) signals: BTreeMap<u64, Counted>,
+    pub(super) forwarded: Option<u64>,
     pub(super) interventions: BTreeMap<u64, record::Intervention>,
     /// The origin that `due` served last.
     pub(super) served: std::cell::RefCell<String>,
@@ -128,6 +129,7 @@ impl State {
             breakers: BTreeMap::new(),
             signal_sessions: BTreeMap::new(),
             signals: BTreeMap::new(),
+            forwarded: None,
             interventions: BTreeMap::new(),
             served: std::cell::RefCell::default(),
         }

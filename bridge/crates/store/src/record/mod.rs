@@ -26,7 +26,7 @@ pub use self::delivery::{
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
 pub use self::signal::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, Judge, Judgement,
-    NewSignal, Severity, SignalGroup, SignalRecord, SignalRecorded, SignalSession,
+    NewSignal, Severity, SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession,
     SignalSessionFilter, SignalSource, SignalTotals, SignalVerdict, SweptSignals,
 };
 

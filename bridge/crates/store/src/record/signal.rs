@@ -205,6 +205,19 @@ pub enum SignalGroup {
     Session(String),
 }
 
+/// Stored record, as it is read to be forwarded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SignalEntry {
+    /// Number of the record in the order in which all are stored.
+    pub position: u64,
+    pub session: SignalSession,
+    /// True if the store has no earlier record of the session.
+    pub is_first: bool,
+    /// Tokens in and out of the session up to and with this record.
+    pub tokens: u64,
+    pub record: SignalRecord,
+}
+
 #[derive(Clone, Debug, Default)]
 pub struct InterventionFilter {
     pub session: Option<String>,

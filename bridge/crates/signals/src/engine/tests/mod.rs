@@ -13,7 +13,8 @@ use forge_base::tasks::Tasks;
 use forge_store::memory::Memory;
 use forge_store::record::{
     Acknowledged, Acknowledgement, EventFilter, Intervention, InterventionFilter, NewSignal, Page,
-    SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter, SignalTotals,
+    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
+    SignalTotals,
 };
 use forge_store::roles::EventLog as _;
 use forge_store::{Error, Result};
@@ -121,6 +122,15 @@ impl Signals for Disk {
 
     async fn interventions(&self, filter: InterventionFilter) -> Result<Page<Intervention>> {
         self.store.interventions(filter).await
+    }
+
+    async fn signals_to_forward(&self, limit: usize) -> Result<Option<Vec<SignalEntry>>> {
+        self.store.signals_to_forward(limit).await
+    }
+
+    async fn keep_forwarded(&self, position: u64) -> Result<()> {
+        self.check().await?;
+        self.store.keep_forwarded(position).await
     }
 
     async fn signal_sessions(&self, filter: SignalSessionFilter) -> Result<Page<SignalSession>> {
