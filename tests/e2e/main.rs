@@ -75,6 +75,7 @@ mod secrets;
 mod shutdown;
 mod signal_claude;
 mod signal_executions;
+mod signal_forward;
 mod signal_rules;
 mod signals;
 mod signals_engine;

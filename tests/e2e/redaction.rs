@@ -24,6 +24,7 @@ const ADAPTER_IN_VARIABLES: &str = "planted-adapter-variable-4d21";
 const MCP_ENV: &str = "planted-mcp-env-8e52";
 const MCP_HEADER: &str = "planted-mcp-header-c370";
 const ORIGIN_BEARER: &str = "planted-origin-bearer-a61f";
+const UPSTREAM: &str = "planted-upstream-token-51d7";
 const REGISTRATION: &str = "planted-registration-2b94";
 const OTLP: &str = "planted-otlp-header-d9c6";
 const BEARER: &str = "planted-callback-bearer-55d8";
@@ -49,6 +50,7 @@ fn planted() -> Vec<Vec<u8>> {
         MCP_HEADER,
         ORIGIN_BEARER,
         REGISTRATION,
+        UPSTREAM,
         OTLP,
         BEARER,
         HEADER,
@@ -116,6 +118,8 @@ callback.secrets = ["{}"]
 callback.allow = ["loopback"]
 registration.url = "{}"
 registration.token = "{REGISTRATION}"
+signals.upstream.url = "http://127.0.0.1:9"
+signals.upstream.token = "{UPSTREAM}"
 otlp.endpoint = "{}"
 otlp.headers = ["x-otlp-key={OTLP}"]
 secret.previous = ["{}"]
@@ -369,6 +373,7 @@ fn broken_files() -> Vec<String> {
         "callback.origins.\"https://a.example\".bearer = [\"PLANTED\"]",
         "callback.origins.\"https://a.example\".secrets = \"PLANTED\"",
         "registration.token = { a = \"PLANTED\" }",
+        "signals.upstream.token = [\"PLANTED\"]",
         "otlp.headers = { a = \"PLANTED\" }",
         "mcp.servers.program.env = \"PLANTED\"",
         "mcp.servers.program.env.A = [\"PLANTED\"]",

@@ -24,6 +24,7 @@ use super::secrets::open_vault;
 use super::users::Users;
 use super::{HALT, Options, external};
 use forge_signals::Terms;
+use forge_signals::forward::Upstream;
 
 /// Store id of processes started by a check, which belong to no store.
 const CHECK: &str = "check";
@@ -125,6 +126,10 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
     }
     if readable(&["signals"]) {
         findings.note(Terms::read(&config.signals).map(drop).map_err(Into::into));
+    }
+    if readable(&["signals", "net"]) {
+        let upstream = Upstream::open(&config.signals.upstream, &config.net);
+        findings.note(upstream.map(drop).map_err(Into::into));
     }
     if readable(&["process", "adapters"]) {
         let children = Children::new(&config.process, CHECK).map_err(anyhow::Error::from);

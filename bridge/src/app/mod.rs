@@ -152,6 +152,7 @@ impl Bridge {
         let signals_store = Arc::<dyn Store>::clone(&store);
         let agent = signals::open(&config, &signals_store, &vault, &tracker).await?;
         let engine = signals::open_engine(&config, &signals_store, agent.ledger().clone()).await?;
+        let forwarder = Box::pin(signals::open_forwarder(&config, &signals_store, &agent)).await?;
         let refusals = Refusals::new(signals_store as _, clock);
         let finisher = Finisher {
             store: Arc::clone(&store).into(),
@@ -267,6 +268,9 @@ impl Bridge {
             bridge.tracker.spawn(exporting);
         }
         bridge.work(relayed).await;
+        if let Some(forwarder) = forwarder {
+            bridge.tracker.spawn(forwarder.run(bridge.ending.clone()));
+        }
         bridge.phase.send_replace(Phase::Serving);
         if let Some(endpoint) = endpoint {
             bridge.register(endpoint);

@@ -13,6 +13,7 @@ use forge_server as http;
 use forge_signals::agent::{Agent, Setup};
 use forge_signals::config::Listen;
 use forge_signals::engine::{self, Engine};
+use forge_signals::forward::{self, Forwarder, Upstream};
 use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 
@@ -56,6 +57,28 @@ pub(super) async fn open_engine(
     };
     let opened = Engine::open(setup).await;
     opened.context("the sessions of signals cannot be read")
+}
+
+/// Forwarder to the engine of a team, if one is configured.
+pub(super) async fn open_forwarder(
+    config: &Config,
+    store: &Arc<dyn Store>,
+    agent: &Agent,
+) -> anyhow::Result<Option<Forwarder>> {
+    let Some(upstream) = Upstream::open(&config.signals.upstream, &config.net)? else {
+        return Ok(None);
+    };
+    let opened = Forwarder::open(forward::Setup {
+        upstream,
+        store: Arc::clone(store) as _,
+        agent: agent.clone(),
+        milestones: config.signals.milestones.clone(),
+        clock: Clock::System,
+    });
+    let opened = opened.await;
+    opened
+        .map(Some)
+        .context("the position of forwarding cannot be read")
 }
 
 /// Listener of the agent, and its state for health reports. An address that is in use is no reason not to start; on a

@@ -30,6 +30,7 @@ fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
     for (key, secret) in [
         ("secret.key", &config.secret.key),
         ("registration.token", &config.registration.token),
+        ("signals.upstream.token", &config.signals.upstream.token),
     ] {
         if let Some(secret) = secret {
             secrets.insert(key.to_owned(), secret);
@@ -82,6 +83,7 @@ mod tests {
         new.store.readers += 1;
         new.secret.key = Some("hush".into());
         new.registration.token = Some("hush".into());
+        new.signals.upstream.token = Some("hush".into());
         new.plugin.adapters = vec!["acme-ai".to_owned()];
         let table = serde_json::from_value(json!({ "api_key": "hush" })).unwrap();
         new.adapters.insert("acme-ai".to_owned(), table);
@@ -92,7 +94,8 @@ mod tests {
                 "plugin.adapters",
                 "store.readers",
                 "registration.token",
-                "secret.key"
+                "secret.key",
+                "signals.upstream.token"
             ]
         );
         assert!(between(&new, &new).is_empty());

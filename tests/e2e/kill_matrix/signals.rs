@@ -1,11 +1,14 @@
-//! Signals, killed around the commit of one: each is counted once, whether it was answered or is sent again.
+//! Signals, killed around the commit of one and around the cursor of forwarding: each is counted once, whether it was
+//! answered or is sent again.
 
 use std::fs;
+use std::time::Duration;
 
 use forge_base::failpoint::{POINTS, VARIABLE};
 use serde_json::{Value, json};
 
 use crate::harness::process::{Home, Process};
+use crate::signal_forward::{self, Team, laptop};
 use crate::signals::Tool;
 
 const RECORDS: usize = 8;
@@ -13,6 +16,10 @@ const RECORDS: usize = 8;
 /// True for the points that only a signal passes.
 pub(super) fn is_of_signals(point: &str) -> bool {
     point.starts_with("signal.")
+}
+
+fn is_of_forwarding(point: &str) -> bool {
+    point.starts_with("signal.forward.")
 }
 
 /// Home with rules that block once all records are counted: one over all time, one of a day.
@@ -52,7 +59,8 @@ async fn send(bridge: &Process, from: usize) -> usize {
 
 #[tokio::test]
 async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
-    let own = POINTS.iter().copied().filter(|point| is_of_signals(point));
+    let own = POINTS.iter().copied();
+    let own = own.filter(|point| is_of_signals(point) && !is_of_forwarding(point));
     let of_store = [
         "store.commit.before",
         "store.commit.after",
@@ -76,4 +84,44 @@ async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
         }
     }
     assert_eq!(kills, 15, "each point is reached");
+}
+
+/// Sends all records and the end of the session, each after the one before was forwarded; false if the bridge is gone.
+async fn forward(bridge: &Process) -> bool {
+    let request = json!({"adapter": "a", "client_session_id": "own"});
+    let Some(tool) = Tool::try_start(&bridge.api, &request).await else {
+        return false;
+    };
+    let records = (0..RECORDS).map(|number| signal_forward::record(number, 1));
+    for record in records.chain([signal_forward::end()]) {
+        if tool.try_emit(&record).await.is_none() {
+            return false;
+        }
+        // Time for the forwarder to begin: several records at once keep the cursor once.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    true
+}
+
+#[tokio::test]
+async fn a_record_is_forwarded_and_counted_once_wherever_the_bridge_is_killed() {
+    let team = Team::start(u64::MAX >> 1);
+    let own = POINTS.iter().copied();
+    for point in own.filter(|point| is_of_forwarding(point)) {
+        for passing in [1, 2] {
+            let mut home = laptop(team.address, "signals");
+            home.set(VARIABLE, &format!("{point}:{passing}"));
+            let bridge = home.start();
+            let request = json!({"adapter": "a", "client_session_id": "own"});
+            let tool = Tool::try_start(&bridge.api, &request).await.unwrap();
+            forward(&bridge).await;
+            bridge.ended().await;
+            home.variables.remove(VARIABLE);
+            let bridge = home.start();
+            assert!(forward(&bridge).await, "{point}:{passing}");
+            let counted = team.counted(&tool.session).await;
+            assert_eq!(counted, RECORDS as u64, "{point}:{passing}");
+            bridge.kill();
+        }
+    }
 }

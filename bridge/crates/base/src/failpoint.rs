@@ -13,6 +13,8 @@ pub const POINTS: &[&str] = &[
     "approval.reject.after",
     "signal.record.before",
     "signal.record.after",
+    "signal.forward.before",
+    "signal.forward.after",
     "store.opened",
     "store.booted",
     "store.batch",

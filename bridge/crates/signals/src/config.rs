@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::forward;
 use crate::record::Usage;
 
 /// Settings of the local agent, which tools on this machine send their signals to.
@@ -36,6 +37,8 @@ pub struct Config {
     pub teams: BTreeMap<String, Vec<String>>,
     /// Price of each model, for signals without a cost.
     pub prices: BTreeMap<String, Price>,
+    /// Engine of a team that signals are forwarded to.
+    pub upstream: forward::Config,
 }
 
 /// Price of a model's tokens in dollars per million.
@@ -115,6 +118,7 @@ impl Default for Config {
             milestones: vec![10_000, 50_000, 100_000, 500_000],
             teams: BTreeMap::new(),
             prices: BTreeMap::new(),
+            upstream: forward::Config::default(),
         }
     }
 }

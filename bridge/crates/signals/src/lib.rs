@@ -6,6 +6,7 @@ pub mod agent;
 pub mod config;
 pub mod engine;
 pub mod evaluate;
+pub mod forward;
 pub mod ledger;
 pub mod meters;
 pub mod offline;

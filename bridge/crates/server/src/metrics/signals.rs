@@ -38,6 +38,14 @@ pub(super) fn write(receivers: &SignalReceivers, page: &mut Page<'_>) -> fmt::Re
             })
     })?;
     let about = (
+        "signals_forwarded",
+        "Records by outcome of their forwarding; failed counts attempts that are repeated",
+    );
+    page.counter(about, |to| {
+        let mut outcomes = agent.forwarding().outcomes().into_iter();
+        outcomes.try_for_each(|(outcome, count)| to.count(&[("outcome", outcome)], count))
+    })?;
+    let about = (
         "signals_sessions",
         "Sessions of signals: those of the agent whose key is valid, and live ones of the engine",
     );

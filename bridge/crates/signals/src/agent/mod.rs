@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -22,7 +22,7 @@ use uuid::Uuid;
 use forge_base::event::{NewEvent, kind};
 use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
-use forge_store::record::{SignalSession, SignalSource, SignalTotals, SignalVerdict};
+use forge_store::record::{Intervention, SignalSession, SignalSource, SignalTotals, SignalVerdict};
 use forge_store::roles::{Secrets, Signals};
 use forge_store::sealed;
 use secrecy::ExposeSecret as _;
@@ -31,6 +31,7 @@ pub use self::executions::ExecutionSession;
 use self::sessions::{Chain, KEY_LIFE, Sessions};
 use crate::FieldProblem;
 use crate::config::Config;
+use crate::forward;
 use crate::ledger::Ledger;
 use crate::meters::{Meters, Outcome};
 use crate::record::{self, Record};
@@ -80,6 +81,9 @@ struct Inner {
     address: OnceLock<SocketAddr>,
     sessions: Sessions,
     meters: Meters,
+    forwarding: forward::Meters,
+    /// Notified after a signal was stored.
+    stored: Notify,
     /// Held while a session with a client's own id is started, so that it is started once.
     starting: Mutex<()>,
 }
@@ -142,6 +146,8 @@ impl Agent {
             address: OnceLock::new(),
             sessions: Sessions::default(),
             meters: Meters::default(),
+            forwarding: forward::Meters::default(),
+            stored: Notify::new(),
             starting: Mutex::default(),
         };
         let since = inner
@@ -185,6 +191,31 @@ impl Agent {
 
     pub fn meters(&self) -> &Meters {
         &self.inner.meters
+    }
+
+    /// Numbers of forwarded records.
+    pub fn forwarding(&self) -> &forward::Meters {
+        &self.inner.forwarding
+    }
+
+    /// Returns when signals were stored since the last call.
+    pub(crate) async fn stored(&self) {
+        self.inner.stored.notified().await;
+    }
+
+    /// Live sessions that have signals, the one with the latest signal first.
+    pub(crate) fn live(&self) -> Vec<SignalSession> {
+        let inner = &*self.inner;
+        let (now, timeout) = (inner.clock.now(), inner.config.session_timeout);
+        inner.sessions.live(now, timeout)
+    }
+
+    /// Has the next answer in this session carry an intervention, unless that has one of its own.
+    pub(crate) fn tell(&self, intervention: Intervention) {
+        let chain = self.inner.sessions.find(&intervention.session_id);
+        if let Some(chain) = chain {
+            chain.tell(intervention);
+        }
     }
 
     /// Opens a session for a tool; the same one again for a client's own id that is live.
@@ -272,7 +303,13 @@ impl Agent {
             return Err(inner.refuse(vec![FieldProblem::new("ts", message)]));
         }
         let repeat_key = record::repeat_key(record.call_id.as_deref(), body, tree);
-        Ok(inner.store_signal(&chain, &record, repeat_key, now).await)
+        let mut emitted = inner.store_signal(&chain, &record, repeat_key, now).await;
+        inner.stored.notify_one();
+        let verdict = &mut emitted.verdict;
+        if !verdict.blocked && verdict.intervention.is_none() {
+            verdict.intervention = chain.take_told();
+        }
+        Ok(emitted)
     }
 
     /// Ends idle sessions, until the token is cancelled.

@@ -1,5 +1,6 @@
 //! Sessions of tools in memory: which key a signal was signed with, and which session it belongs to. No I/O.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -8,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::RwLock;
 
 use forge_base::time;
-use forge_store::record::{SignalSession, SignalSource};
+use forge_store::record::{Intervention, SignalSession, SignalSource};
 
 use crate::record::Hook;
 
@@ -25,6 +26,8 @@ pub(super) struct Chain {
     pub(super) user_id: Option<String>,
     client_id: Option<String>,
     newest: Mutex<Newest>,
+    /// Intervention of another bridge that the next answer carries.
+    told: Mutex<Option<Intervention>>,
     /// Taken for reading while a signal is stored, for writing while a session ends or opens.
     pub(super) gate: RwLock<()>,
 }
@@ -65,12 +68,25 @@ impl Chain {
                 session,
                 is_stored: true,
             }),
+            told: Mutex::default(),
             gate: RwLock::new(()),
         }
     }
 
     pub(super) fn newest(&self) -> MutexGuard<'_, Newest> {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn tell(&self, intervention: Intervention) {
+        *self.told() = Some(intervention);
+    }
+
+    pub(super) fn take_told(&self) -> Option<Intervention> {
+        self.told().take()
+    }
+
+    fn told(&self) -> MutexGuard<'_, Option<Intervention>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True for the session of an execution of the bridge.
@@ -220,6 +236,24 @@ impl Sessions {
                 matching.take(MOST_TRIED).cloned().collect()
             }
         }
+    }
+
+    pub(super) fn find(&self, id: &str) -> Option<Arc<Chain>> {
+        self.tables().by_id.get(id).cloned()
+    }
+
+    /// Live sessions that have signals, the one with the latest signal first.
+    pub(super) fn live(&self, now: Timestamp, timeout: Duration) -> Vec<SignalSession> {
+        let tables = self.tables();
+        let all = tables.by_adapter.values().flatten();
+        let newest = all.map(|chain| chain.newest().clone());
+        let live = newest.filter(|newest| newest.is_live(now, timeout));
+        let mut live: Vec<_> = live
+            .map(|newest| newest.session)
+            .filter(|session| session.totals.signals > 0)
+            .collect();
+        live.sort_by_key(|session| Reverse(session.last_at));
+        live
     }
 
     /// Sessions that have not ended and were idle for the timeout.
