@@ -19,6 +19,7 @@ mod config;
 mod confinement;
 mod conform;
 mod conformance;
+mod connect;
 mod console;
 mod dashboard;
 mod demo;

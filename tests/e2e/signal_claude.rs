@@ -9,7 +9,7 @@ use super::claude::{home, task};
 use super::harness::process::{Home, Process};
 
 /// Tokens of one call of the fake model.
-const CALL_TOKENS: u64 = 35 + 12;
+pub(crate) const CALL_TOKENS: u64 = 35 + 12;
 const TOUCH: &str = "CALL Bash {\"command\":\"echo ran > $HOME/ran\",\"description\":\"d\"}";
 
 /// Home whose runs report their hooks, with these rules.
@@ -28,7 +28,7 @@ async fn run(bridge: &Process, name: &str, message: &str) -> Value {
 }
 
 /// Requests with the message of a task; the program asks for titles and the like besides.
-fn asked(model: &Model, message: &str) -> usize {
+pub(crate) fn asked(model: &Model, message: &str) -> usize {
     let requests = model.requests();
     let own = requests.iter().filter(|request| {
         let body = request.body.to_string();

@@ -5,22 +5,35 @@
 use std::io::{self, BufReader, IsTerminal as _, Read as _};
 use std::path::PathBuf;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::{Context, block_on, screen};
+use super::super::{Context, Environment, block_on, screen};
 use super::agent::{Agent, Error, Session, Start, now};
 use super::emit::{Fields, record};
 use super::transcript::{Message, Transcript};
 
 /// Adapter of hooks that name none.
-pub(super) const CLAUDE_CODE: &str = "claude-code-forg";
+const CLAUDE_CODE: &str = "claude-code-forg";
+pub(super) const EVENTS: [&str; 7] = [
+    "SessionStart",
+    "UserPromptSubmit",
+    "PreToolUse",
+    "PostToolUse",
+    "PreCompact",
+    "Stop",
+    "SessionEnd",
+];
 /// Limit of standard input, of which three fields are kept.
 const INPUT_BYTES: u64 = 256 * 1024 * 1024;
 const INPUT_TIME: Duration = Duration::from_secs(2);
+
+/// Longest wait for a message, which is written within some milliseconds.
+const WRITE_TIME: Duration = Duration::from_millis(500);
+const WRITE_POLL: Duration = Duration::from_millis(5);
 
 /// Fields of a hook's JSON. It has content as well, which is skipped.
 #[derive(Debug, Default, Deserialize)]
@@ -28,6 +41,12 @@ struct Input {
     session_id: String,
     transcript_path: Option<PathBuf>,
     tool_name: Option<String>,
+    tool_use_id: Option<String>,
+    /// Subagent that calls the hook.
+    agent_id: Option<String>,
+    /// Usage since the last hook, of a tool that has it at hand.
+    #[serde(default)]
+    messages: Vec<Message>,
 }
 
 /// True for the name of a hook, also of one that is not known.
@@ -76,16 +95,14 @@ async fn send(
 ) -> Result<Option<String>, Error> {
     let environment = &context.environment;
     let agent = Agent::new(environment)?;
-    let adapter = fields.adapter.as_deref().unwrap_or(CLAUDE_CODE);
+    let adapter = adapter(fields);
     let start = Start {
         adapter,
         user: None,
         own_id: Some(&input.session_id),
     };
     let session = agent.session(environment, &start).await?;
-    let path = input.transcript_path.as_ref();
-    let transcript = path.map(|path| Transcript::read(path, environment, &input.session_id));
-    let transcript = match transcript.transpose() {
+    let transcript = match transcript(environment, event, input).await {
         Ok(transcript) => transcript,
         Err(error) => {
             screen::error(&anyhow::Error::new(error).context("the transcript cannot be read"));
@@ -94,14 +111,7 @@ async fn send(
     };
     if let Some(transcript) = &transcript {
         let begins = event == "SessionStart";
-        for message in transcript.unreported(begins) {
-            let usage = usage(adapter, &session, fields, message);
-            match agent.emit(&session, usage).await {
-                Err(error) if !error.is_final() => return Err(error),
-                // A rule is asked by the hook's own record: this answer can be that of a repeat.
-                Ok(_) | Err(_) => {}
-            }
-        }
+        report(&agent, &session, fields, transcript.unreported(begins)).await?;
         let noted = match event {
             "SessionEnd" => transcript.forget(),
             _ => transcript.note(),
@@ -110,7 +120,9 @@ async fn send(
             screen::error(&anyhow::Error::new(error).context("the state of forg is not kept"));
         }
     }
-    let model = transcript.as_ref().and_then(Transcript::model);
+    report(&agent, &session, fields, &input.messages).await?;
+    let newest = input.messages.last().map(|message| message.model.as_str());
+    let model = newest.or(transcript.as_ref().and_then(Transcript::model));
     // The agent takes this hook for a call of a model. Its usage is that of the message before it.
     let none = match event {
         "PostToolUse" if model.is_none() => return Ok(None),
@@ -132,8 +144,55 @@ async fn send(
     Ok(agent.emit(&session, hook).await?.blocked)
 }
 
+/// Transcript with the message that the hook is about: Claude Code writes it a moment after the hook has begun.
+async fn transcript(
+    environment: &Environment,
+    event: &str,
+    input: &Input,
+) -> io::Result<Option<Transcript>> {
+    let Some(path) = &input.transcript_path else {
+        return Ok(None);
+    };
+    // Calls of a subagent are in a file of its own.
+    let call = input.tool_use_id.as_deref();
+    let call = call.filter(|_| input.agent_id.is_none());
+    let end = Instant::now() + WRITE_TIME;
+    loop {
+        let transcript = Transcript::read(path, environment, &input.session_id, call)?;
+        let is_written = match event {
+            "Stop" => !transcript.unreported(false).is_empty(),
+            _ => transcript.has_call(),
+        };
+        if is_written || Instant::now() >= end {
+            return Ok(Some(transcript));
+        }
+        tokio::time::sleep(WRITE_POLL).await;
+    }
+}
+
+async fn report(
+    agent: &Agent,
+    session: &Session,
+    fields: &Fields,
+    messages: &[Message],
+) -> Result<(), Error> {
+    for message in messages {
+        let sent = agent.emit(session, usage(session, fields, message)).await;
+        match sent {
+            Err(error) if !error.is_final() => return Err(error),
+            // A rule is asked by the hook's own record: this answer can be that of a repeat.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
+fn adapter(fields: &Fields) -> &str {
+    fields.adapter.as_deref().unwrap_or(CLAUDE_CODE)
+}
+
 /// Record of one answer of the model. The tokens of the cache are input as well.
-fn usage(adapter: &str, session: &Session, fields: &Fields, message: &Message) -> Vec<u8> {
+fn usage(session: &Session, fields: &Fields, message: &Message) -> Vec<u8> {
     let usage = message.usage;
     let (read, written) = (
         usage.cache_read_input_tokens,
@@ -144,7 +203,7 @@ fn usage(adapter: &str, session: &Session, fields: &Fields, message: &Message) -
         .saturating_add(read)
         .saturating_add(written);
     record([
-        ("adapter", json!(adapter)),
+        ("adapter", json!(adapter(fields))),
         ("ts", now().into()),
         ("session_id", json!(session.id)),
         ("project_id", json!(fields.project)),
@@ -154,6 +213,7 @@ fn usage(adapter: &str, session: &Session, fields: &Fields, message: &Message) -
         ("tokens_out", json!(usage.output_tokens)),
         ("cache_read_tokens", json!(read)),
         ("cache_write_tokens", json!(written)),
+        ("cost_usd", json!(message.cost_usd)),
     ])
 }
 

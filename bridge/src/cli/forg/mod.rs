@@ -2,6 +2,7 @@
 //! rules over signals.
 
 mod agent;
+mod connect;
 mod emit;
 mod hook;
 mod rules;
@@ -24,6 +25,8 @@ pub(super) struct Arguments {
 enum Command {
     /// Send a signal to the local agent, signed with the key of its session
     Emit(emit::Arguments),
+    /// Make a tool send its signals, or stop it from doing so
+    Connect(connect::Arguments),
     /// Test rules and budgets over signals, and print their schema
     Rules(rules::Arguments),
 }
@@ -31,6 +34,7 @@ enum Command {
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         Command::Emit(arguments) => emit::run(context, arguments),
+        Command::Connect(arguments) => connect::run(context, arguments),
         Command::Rules(arguments) => rules::run(context, arguments),
     }
 }

@@ -21,11 +21,13 @@ const MARK_BYTES: u64 = 256;
 const MARK_LIFE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Usage of one answer of the model.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq)]
 pub(super) struct Message {
     pub(super) id: String,
     pub(super) model: String,
     pub(super) usage: Usage,
+    /// `None` if only the tokens are known, as in a transcript.
+    pub(super) cost_usd: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -44,6 +46,7 @@ pub(super) struct Transcript {
     /// `None` if nothing was noted, or there is no folder for it.
     reported: Option<String>,
     mark: Option<PathBuf>,
+    has_call: bool,
 }
 
 impl Transcript {
@@ -51,12 +54,15 @@ impl Transcript {
         path: &Path,
         environment: &Environment,
         session_id: &str,
+        call: Option<&str>,
     ) -> io::Result<Self> {
         let mark = mark(environment, session_id);
         let reported = mark.as_deref().and_then(noted);
-        let mut messages = Vec::new();
+        let (mut messages, mut has_call) = (Vec::new(), false);
         for bytes in TAILS_BYTES {
             let (tail, is_whole) = tail(path, bytes)?;
+            let tail = String::from_utf8_lossy(&tail);
+            has_call = call.is_none_or(|call| tail.contains(call));
             messages = messages_of(&tail);
             let is_found = |id: &String| messages.iter().any(|message| message.id == *id);
             if is_whole || reported.as_ref().is_some_and(is_found) {
@@ -67,7 +73,13 @@ impl Transcript {
             messages,
             reported,
             mark,
+            has_call,
         })
+    }
+
+    /// True if it contains the tool call that it was read for.
+    pub(super) fn has_call(&self) -> bool {
+        self.has_call
     }
 
     /// Model of the newest message.
@@ -179,9 +191,8 @@ struct Answer {
     usage: Usage,
 }
 
-fn messages_of(lines: &[u8]) -> Vec<Message> {
+fn messages_of(lines: &str) -> Vec<Message> {
     let mut messages: Vec<Message> = Vec::new();
-    let lines = String::from_utf8_lossy(lines);
     // Most of a transcript is in lines without usage.
     for line in lines.lines().filter(|line| line.contains("\"usage\"")) {
         // Other lines have other members.
@@ -195,7 +206,12 @@ fn messages_of(lines: &[u8]) -> Vec<Message> {
         let Answer { id, model, usage } = message;
         match messages.iter_mut().find(|known| known.id == id) {
             Some(known) => known.usage = usage,
-            None => messages.push(Message { id, model, usage }),
+            None => messages.push(Message {
+                id,
+                model,
+                usage,
+                cost_usd: None,
+            }),
         }
     }
     messages
@@ -240,7 +256,7 @@ mod tests {
 
         fn read(&self) -> Transcript {
             let path = self.folder.path().join("t.jsonl");
-            Transcript::read(&path, &self.environment, "own").unwrap()
+            Transcript::read(&path, &self.environment, "own", None).unwrap()
         }
 
         /// Ids that the next hook reports, and notes.

@@ -1,0 +1,146 @@
+//! `forg connect`: makes a tool call `forg`, or no longer. Shows the change of the tool's file before it is made.
+
+mod claude;
+mod lines;
+
+use std::env;
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, ValueEnum};
+use tempfile::NamedTempFile;
+
+use super::super::screen::Tone;
+use super::super::{Context, FAILED};
+
+/// Plugin of OpenCode; its first line identifies it.
+const PLUGIN: &str = include_str!("opencode.js");
+
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    tool: Tool,
+    /// Change the settings of the user, not those of the project in this folder
+    #[arg(long)]
+    user: bool,
+    /// Disconnect the tool; everything else stays as it is
+    #[arg(long)]
+    remove: bool,
+    /// Change the file without asking
+    #[arg(long)]
+    yes: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Tool {
+    ClaudeCode,
+    #[value(name = "opencode")]
+    OpenCode,
+}
+
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let path = path(context, arguments)?;
+    let old = match fs::read_to_string(&path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            return Err(error.context(format!("cannot read {}", path.display())));
+        }
+    };
+    let new = match (arguments.tool, arguments.remove) {
+        (Tool::ClaudeCode, remove) => claude::changed(old.as_deref().unwrap_or_default(), !remove)
+            .with_context(|| format!("{} is left as it is", path.display()))?,
+        (Tool::OpenCode, remove) => {
+            let is_own = |text: &String| text.lines().next() == PLUGIN.lines().next();
+            if old.as_ref().is_some_and(|text| !is_own(text)) {
+                bail!("{} is not a file of forg; rename it", path.display());
+            }
+            (!remove).then(|| PLUGIN.to_owned())
+        }
+    };
+    let screen = context.screen();
+    if old == new {
+        let state = match arguments.remove {
+            true => "not connected",
+            false => "connected",
+        };
+        screen.line(format_args!("{}: {state}, no change", path.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    screen.line(screen.paint(Tone::Strong, path.display()))?;
+    let (before, after) = (
+        old.as_deref().unwrap_or_default(),
+        new.as_deref().unwrap_or_default(),
+    );
+    for (sign, line) in lines::changes(before, after) {
+        let tone = match sign {
+            '+' => Tone::Good,
+            _ => Tone::Bad,
+        };
+        screen.line(screen.paint(tone, format_args!("{sign} {line}")))?;
+    }
+    if !arguments.yes && !screen.ask("Change this file?")? {
+        screen.aside("nothing was changed")?;
+        return Ok(ExitCode::from(FAILED));
+    }
+    match &new {
+        Some(text) => write(&path, text),
+        None => fs::remove_file(&path),
+    }
+    .with_context(|| format!("cannot write {}", path.display()))?;
+    let paths = context.environment.get("PATH");
+    let is_found = env::split_paths(paths.map_or("", String::as_str))
+        .any(|folder| folder.join("forg").is_file());
+    if !arguments.remove && !is_found {
+        screen.aside("`forg` is not on the PATH: the tool will not find it")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// File that the tool reads.
+fn path(context: &Context, arguments: &Arguments) -> anyhow::Result<PathBuf> {
+    let folder = |name| {
+        let value = context.environment.get(name).map(PathBuf::from);
+        value.filter(|path| path.is_absolute())
+    };
+    let home = || folder("HOME").context("HOME is not set");
+    Ok(match (arguments.tool, arguments.user) {
+        (Tool::ClaudeCode, false) => Path::new(".claude").join("settings.json"),
+        (Tool::ClaudeCode, true) => match folder("CLAUDE_CONFIG_DIR") {
+            Some(folder) => folder.join("settings.json"),
+            None => home()?.join(".claude/settings.json"),
+        },
+        (Tool::OpenCode, false) => Path::new(".opencode/plugins").join("forg.js"),
+        (Tool::OpenCode, true) => {
+            let config = match folder("XDG_CONFIG_HOME") {
+                Some(folder) => folder,
+                None => home()?.join(".config"),
+            };
+            config.join("opencode/plugins/forg.js")
+        }
+    })
+}
+
+/// Replaces the file as a whole. A link to it stays, and so do its permissions.
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    let path = match path.canonicalize() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let folder = path.parent().unwrap_or(Path::new("."));
+            fs::create_dir_all(folder)?;
+            return fs::write(path, text);
+        }
+        path => path?,
+    };
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut draft = NamedTempFile::new_in(folder)?;
+    draft.write_all(text.as_bytes())?;
+    draft
+        .as_file()
+        .set_permissions(fs::metadata(&path)?.permissions())?;
+    draft.as_file().sync_all()?;
+    draft.persist(&path).map_err(|error| error.error)?;
+    Ok(())
+}
