@@ -45,6 +45,7 @@ mod idempotency;
 mod isolation;
 mod java;
 mod keys;
+mod keystore;
 mod kill_matrix;
 mod langgraph;
 mod leftovers;

@@ -7,7 +7,7 @@ use anyhow::bail;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::SecretString;
 
 use crate::config::Config;
 use forge_base::digest::{self, sha256};
@@ -18,6 +18,7 @@ use forge_store_sqlite::Sqlite;
 
 /// Prefix of the bridge's tokens, which also secret scanners can recognise.
 const PREFIX: &str = "fbt_";
+const SIGNALS_PREFIX: &str = "forg_live_";
 
 /// New token and its entry for the configuration.
 #[derive(Debug)]
@@ -40,20 +41,36 @@ pub fn mint(
             .collect::<anyhow::Result<_>>()?,
     };
     let random = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
-    let minted = SecretString::from(format!("{PREFIX}{random}"));
-    let hash = sha256(minted.expose_secret());
+    Ok(minted(format!("{PREFIX}{random}"), name, scopes, life))
+}
+
+/// Generates a random token for signals, in the form of that protocol.
+pub fn mint_for_signals() -> Minted {
+    let random = digest::hex(&rand::random::<[u8; 16]>());
+    minted(
+        format!("{SIGNALS_PREFIX}{random}"),
+        None,
+        vec![Scope::Signals],
+        None,
+    )
+}
+
+fn minted(
+    token: String,
+    name: Option<String>,
+    scopes: Vec<Scope>,
+    life: Option<Duration>,
+) -> Minted {
     let entry = TokenHash {
-        hash: digest::hex(&hash),
+        hash: digest::hex(&sha256(&token)),
         name,
         scopes,
         expires: life.map(|life| time::after(Timestamp::now(), life)),
         requests_per_minute: None,
         identity: None,
     };
-    Ok(Minted {
-        token: minted,
-        entry,
-    })
+    let token = SecretString::from(token);
+    Minted { token, entry }
 }
 
 fn scope(name: &str) -> anyhow::Result<Scope> {
@@ -161,6 +178,8 @@ fn refuse_configured_key(config: &Config) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret as _;
+
     use super::*;
 
     #[test]

@@ -106,20 +106,25 @@ fn token(context: &Context, minted: &Minted) -> anyhow::Result<()> {
         return Ok(screen.value(&entry)?);
     }
     screen.line(token)?;
+    for text in [
+        "It is not shown again. Add its hash to the list auth.token in the configuration:"
+            .to_owned(),
+        format!("  {}", line(&entry)),
+        "A running bridge applies it on SIGHUP.".to_owned(),
+    ] {
+        screen.line(screen.paint(Tone::Quiet, text))?;
+    }
+    Ok(())
+}
+
+/// Entry of the list `auth.token` in the configuration.
+pub(super) fn line(entry: &Value) -> String {
     // Strings, lists of strings and numbers have the same syntax in JSON and TOML.
     let members = entry.as_object().into_iter().flatten();
     let members: Vec<_> = members
         .map(|(name, value)| format!("{name} = {value}"))
         .collect();
-    for line in [
-        "It is not shown again. Add its hash to the list auth.token in the configuration:"
-            .to_owned(),
-        format!("  {{ {} }}", members.join(", ")),
-        "A running bridge applies it on SIGHUP.".to_owned(),
-    ] {
-        screen.line(screen.paint(Tone::Quiet, line))?;
-    }
-    Ok(())
+    format!("{{ {} }}", members.join(", "))
 }
 
 fn keys(context: &Context) -> anyhow::Result<()> {

@@ -1,10 +1,12 @@
 //! `forge-bridge forg`, also called `forg`: sends signals of AI tools to the local agent, connects tools to it, and tests
 //! rules over signals.
 
+mod activate;
 mod agent;
 mod connect;
 mod emit;
 mod hook;
+mod keystore;
 mod rules;
 mod transcript;
 
@@ -25,6 +27,10 @@ pub(super) struct Arguments {
 enum Command {
     /// Send a signal to the local agent, signed with the key of its session
     Emit(emit::Arguments),
+    /// Keep a token for the engine API, or make one
+    Activate(activate::Arguments),
+    /// Print the token that is kept
+    Token(activate::TokenArguments),
     /// Make a tool send its signals, or stop it from doing so
     Connect(connect::Arguments),
     /// Test rules and budgets over signals, and print their schema
@@ -34,6 +40,8 @@ enum Command {
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match &arguments.command {
         Command::Emit(arguments) => emit::run(context, arguments),
+        Command::Activate(arguments) => activate::run(context, arguments),
+        Command::Token(arguments) => activate::token(context, arguments),
         Command::Connect(arguments) => connect::run(context, arguments),
         Command::Rules(arguments) => rules::run(context, arguments),
     }
