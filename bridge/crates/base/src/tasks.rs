@@ -4,9 +4,12 @@
 use std::io;
 use std::num::NonZeroUsize;
 use std::thread::available_parallelism;
+use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::task::JoinHandle;
+use tokio::time::{self, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 /// Tasks that shutdown waits for. They run on the runtime where this was created, whichever runtime spawns them.
@@ -52,6 +55,34 @@ impl Tasks {
     /// Number of tasks that have not ended.
     pub fn running(&self) -> usize {
         self.tracker.len()
+    }
+}
+
+/// Rounds of work: the first is due at once, each other one an interval later, and after a late one an interval after it.
+#[derive(Debug)]
+pub struct Rounds {
+    ticks: Interval,
+    ending: CancellationToken,
+}
+
+impl Rounds {
+    pub fn every(interval: Duration, ending: CancellationToken) -> Self {
+        let mut ticks = time::interval(interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { ticks, ending }
+    }
+
+    /// Waits for the next round; false once the token is cancelled.
+    pub async fn due(&mut self) -> bool {
+        tokio::select! {
+            () = self.ending.cancelled() => false,
+            _ = self.ticks.tick() => true,
+        }
+    }
+
+    /// Does the work of a round, which is dropped when the token is cancelled.
+    pub async fn work(&self, round: impl Future) {
+        self.ending.run_until_cancelled(round).await;
     }
 }
 

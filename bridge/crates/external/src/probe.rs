@@ -10,10 +10,10 @@ use jiff::Timestamp;
 use reqwest::Method;
 use reqwest::header::HeaderMap;
 use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use forge_base::tasks::Rounds;
 use forge_base::time;
 use forge_net::{Client, Outgoing};
 
@@ -59,20 +59,14 @@ impl Checked {
 impl External {
     /// Checks the health of the services until the token is cancelled.
     pub async fn check_health(self, ending: CancellationToken) {
-        let mut ticks = interval(EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = ending.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut rounds = Rounds::every(EVERY, ending);
+        while rounds.due().await {
             let (services, client) = (self.services(), self.client());
             let asked = services.all().filter_map(|service| {
                 let url = address(service)?;
                 Some(async move { service.load.checked(ask(client, url).await) })
             });
-            let all = join_all(asked);
-            ending.run_until_cancelled(all).await;
+            rounds.work(join_all(asked)).await;
         }
     }
 }

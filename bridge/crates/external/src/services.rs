@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use forge_base::reloadable::Reloadable;
 use forge_base::schema::{self, Schema};
+use forge_base::tasks::Rounds;
 use forge_base::time;
 use forge_base::trace::Spans;
 use forge_net::breaker::Phase;
@@ -188,13 +188,8 @@ impl External {
 
     /// Follows the files until the token is cancelled.
     pub async fn run(self, ending: CancellationToken) {
-        let mut ticks = interval(FOLLOW_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = ending.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
+        let mut rounds = Rounds::every(FOLLOW_EVERY, ending);
+        while rounds.due().await {
             let external = self.clone();
             let looked = tokio::task::spawn_blocking(move || {
                 let inner = &*external.inner;

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use forge_base::event::{NewEvent, kind};
 use forge_base::metrics::Table;
+use forge_base::tasks::Rounds;
 use forge_base::time::{self, Clock};
 use forge_store::roles::Signals;
 
@@ -143,14 +143,9 @@ impl Refusals {
 
     /// Logs what was refused, until the token is cancelled.
     pub async fn run(self, ending: CancellationToken) {
-        let mut ticks = interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = ending.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            ending.run_until_cancelled(self.log()).await;
+        let mut rounds = Rounds::every(LOOK_EVERY, ending);
+        while rounds.due().await {
+            rounds.work(self.log()).await;
         }
     }
 

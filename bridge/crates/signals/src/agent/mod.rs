@@ -15,11 +15,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, Notify};
-use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use forge_base::event::{NewEvent, kind};
+use forge_base::tasks::Rounds;
 use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
 use forge_store::record::{Intervention, SignalSession, SignalSource, SignalTotals, SignalVerdict};
@@ -314,14 +314,9 @@ impl Agent {
 
     /// Ends idle sessions, until the token is cancelled.
     pub async fn run(self, ending: CancellationToken) {
-        let mut ticks = interval(END_IDLE_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = ending.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            ending.run_until_cancelled(self.end_idle()).await;
+        let mut rounds = Rounds::every(END_IDLE_EVERY, ending);
+        while rounds.due().await {
+            rounds.work(self.end_idle()).await;
         }
     }
 

@@ -14,11 +14,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::Value;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use forge_base::digest::Digest;
 use forge_base::event::kind;
+use forge_base::tasks::Rounds;
 use forge_base::time::{self, Clock};
 use forge_store::record::{Severity, SignalSource};
 use forge_store::roles::Signals;
@@ -191,14 +192,9 @@ impl Engine {
 
     /// Ends idle sessions and notices heartbeats that stop, until the token is cancelled.
     pub async fn run(self, ending: CancellationToken) {
-        let mut ticks = interval(LOOK_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = ending.cancelled() => return,
-                _ = ticks.tick() => {}
-            }
-            ending.run_until_cancelled(self.look()).await;
+        let mut rounds = Rounds::every(LOOK_EVERY, ending);
+        while rounds.due().await {
+            rounds.work(self.look()).await;
         }
     }
 
