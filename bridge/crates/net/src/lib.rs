@@ -26,7 +26,7 @@ use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use reqwest::{Method, redirect, retry};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
-use url::Url;
+use url::{Host, Url};
 
 use direct::{Connector, Direct, Protocol, Unresolved};
 use guard::{Guard, Lookup, Refused, Resolver, Trust};
@@ -383,6 +383,21 @@ const CLOSED: [std::io::ErrorKind; 4] = [
     std::io::ErrorKind::BrokenPipe,
     std::io::ErrorKind::UnexpectedEof,
 ];
+
+/// True if nobody on the way can read what is sent to the URL: https, or http to this machine.
+pub fn is_private(url: &Url) -> bool {
+    let is_here = match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    };
+    match url.scheme() {
+        "https" => true,
+        "http" => is_here,
+        _ => false,
+    }
+}
 
 /// Scheme, host and port in full: `https://example.com:443`. The unit of limits.
 pub fn origin(url: &Url) -> String {

@@ -1,9 +1,11 @@
 //! Signatures of signals: HMAC-SHA256 over the bytes of the body. Keys of sessions are derived, so that none is stored.
 
+use std::fmt;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
-use forge_base::digest::{Digest, MacKey, from_hex};
+use forge_base::digest::{Digest, MacKey, from_hex, hex};
 
 /// Bytes of a token that sign.
 const TOKEN_BYTES: usize = 32;
@@ -20,9 +22,20 @@ impl Signature {
         Digest::try_from(bytes).ok().map(Self)
     }
 
+    /// Signature of the bytes with this key.
+    pub fn new(key: &MacKey, bytes: &[u8]) -> Self {
+        Self(key.mac([bytes]))
+    }
+
     /// True if the bytes were signed with this key.
     pub fn is_of(&self, key: &[u8], bytes: &[u8]) -> bool {
         MacKey::new(key).verifies(bytes, &self.0)
+    }
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sha256={}", hex(&self.0))
     }
 }
 

@@ -2,13 +2,13 @@
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use forge_base::digest::{MacKey, hex};
+use forge_base::digest::MacKey;
 use forge_signals::sign::Signature;
 use serde_json::Value;
 
 /// Value of the header `X-Forg-Signature` for a body.
 pub(super) fn sign(key: &[u8], body: &[u8]) -> String {
-    format!("sha256={}", hex(&MacKey::new(key).mac([body])))
+    Signature::new(&MacKey::new(key), body).to_string()
 }
 
 /// Relation of a signature to a body.

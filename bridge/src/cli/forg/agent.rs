@@ -8,12 +8,14 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use jiff::Timestamp;
 use secrecy::{ExposeSecret as _, SecretSlice, SecretString};
 use serde_json::{Value, json};
-use url::{Host, Url};
+use url::Url;
 
 use super::super::client::{self, Client, Target};
 use super::super::{Environment, FAILED, REFUSED, UNREACHABLE, USAGE};
-use forge_base::digest::{MacKey, hex};
+use forge_base::digest::MacKey;
 use forge_base::time;
+use forge_net::is_private;
+use forge_signals::sign::Signature;
 
 /// Time limit of all calls of a command.
 const LIMIT: Duration = Duration::from_millis(3_000);
@@ -138,8 +140,8 @@ impl Agent {
 
     /// Signs exactly these bytes and sends them.
     pub(super) async fn emit(&self, session: &Session, record: Vec<u8>) -> Result<Verdict, Error> {
-        let mac = MacKey::new(session.key.expose_secret()).mac([&record[..]]);
-        let signature = format!("sha256={}", hex(&mac));
+        let key = MacKey::new(session.key.expose_secret());
+        let signature = Signature::new(&key, &record).to_string();
         let target = Target::path(&["emit"]);
         let sent = self
             .client
@@ -200,16 +202,9 @@ fn url(environment: &Environment) -> Result<String, Error> {
     };
     let wrong = || Error::Address(url.clone());
     let parsed = Url::parse(url).map_err(|_| wrong())?;
-    let is_local = match parsed.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(Host::Ipv6(ip)) => ip.is_loopback(),
-        None => false,
-    };
-    match parsed.scheme() {
-        "https" => Ok(url.clone()),
-        "http" if is_local => Ok(url.clone()),
-        _ => Err(wrong()),
+    match is_private(&parsed) {
+        true => Ok(url.clone()),
+        false => Err(wrong()),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Engine of a team: signs signals with its token and reads its answers.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -9,14 +8,14 @@ use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, Header
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use url::{Host, Url};
+use url::Url;
 
-use forge_base::digest::{MacKey, hex};
+use forge_base::digest::MacKey;
 use forge_net::guard::{BadRule, Guard};
 use forge_net::{self as net, BodyEnd, Client, Outgoing};
 use forge_store::record::Severity;
 
-use crate::sign::token_key;
+use crate::sign::{Signature, token_key};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 const PATH: [&str; 3] = ["engine", "v1", "signals"];
@@ -129,7 +128,7 @@ impl Upstream {
 
     pub(super) async fn send(&self, signal: &Value) -> Reply {
         let body = signal.to_string();
-        let signature = format!("sha256={}", hex(&self.key.mac([body.as_bytes()])));
+        let signature = Signature::new(&self.key, body.as_bytes()).to_string();
         let signature = HeaderValue::try_from(signature).expect("digits are allowed in a header");
         let mut headers = self.headers.clone();
         headers.insert(SIGNATURE, signature);
@@ -154,17 +153,7 @@ fn callable(text: &str) -> Option<Url> {
         && url.password().is_none()
         && url.query().is_none()
         && url.fragment().is_none();
-    let is_loopback = match url.host()? {
-        Host::Domain(name) => name == "localhost",
-        Host::Ipv4(address) => IpAddr::V4(address).is_loopback(),
-        Host::Ipv6(address) => IpAddr::V6(address).is_loopback(),
-    };
-    let is_safe = match url.scheme() {
-        "https" => true,
-        "http" => is_loopback,
-        _ => false,
-    };
-    (is_plain && is_safe).then_some(url)
+    (is_plain && net::is_private(&url)).then_some(url)
 }
 
 fn reply(status: u16, body: &[u8], end: BodyEnd) -> Reply {
