@@ -13,6 +13,7 @@ pub mod offline;
 pub mod record;
 pub mod refusal;
 pub mod rule;
+mod session;
 pub mod sign;
 pub mod terms;
 pub mod window;

@@ -1,6 +1,8 @@
 //! Usage records of the local agent's protocol: checked, with all problems at once. Content of prompts and answers is
 //! refused, wherever it stands.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -10,6 +12,8 @@ use forge_store::record::SignalRecord;
 use crate::FieldProblem;
 
 const ID_BYTES: usize = 256;
+/// Difference between `ts` and arrival above which a signal is refused in strict mode.
+const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
 const MAX_TOKENS: f64 = 9_007_199_254_740_992.0;
 const MAX_USD: f64 = 1_000_000.0;
 /// Micro-dollars in a dollar.
@@ -208,6 +212,13 @@ fn content_of_value(value: &Value, path: &str, problems: &mut Vec<FieldProblem>)
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
+}
+
+/// Problem of a time that is not near the present one, in strict mode.
+pub(crate) fn skewed(ts: Timestamp, now: Timestamp) -> Option<FieldProblem> {
+    let is_near = ts.duration_since(now).unsigned_abs() <= MOST_SKEW;
+    let message = "differs from the present time by more than five minutes (signals.strict)";
+    (!is_near).then(|| FieldProblem::new("ts", message))
 }
 
 /// Identity of a signal among the repeats of its session: the caller's own, or its bytes where they state a time to

@@ -13,12 +13,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::sync::{Mutex, Notify};
 use tokio_util::sync::CancellationToken;
-use uuid::Uuid;
 
-use forge_base::event::{NewEvent, kind};
+use forge_base::event::kind;
 use forge_base::tasks::Rounds;
 use forge_base::time::Clock;
 use forge_base::vault::{self, Vault};
@@ -35,18 +34,13 @@ use crate::forward;
 use crate::ledger::Ledger;
 use crate::meters::{Meters, Outcome};
 use crate::record::{self, Record};
+use crate::session::{self, new_id, session_event};
 use crate::sign::{SessionKeys, Signature};
 
 /// Name and sealing context of the secret that session keys are derived from.
 pub const SECRET: &str = "signals-secret";
 const SECRET_BYTES: usize = 32;
-/// Time that a signal waits for the store.
-pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Difference between `ts` and arrival above which a signal is refused in strict mode.
-pub(crate) const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
 const END_IDLE_EVERY: Duration = Duration::from_secs(15);
-/// Sessions read per step at the start.
-const PAGE: usize = 1000;
 
 /// Dependencies of the agent.
 pub struct Setup {
@@ -155,20 +149,8 @@ impl Agent {
             .now()
             .checked_sub(KEY_LIFE)
             .unwrap_or(Timestamp::MIN);
-        let mut after = None;
-        loop {
-            let page = inner
-                .store
-                .recent_signal_sessions(SignalSource::Agent, since, after, PAGE)
-                .await?;
-            after = page.last().map(|session| session.id.clone());
-            let is_last = page.len() < PAGE;
-            for session in page {
-                inner.sessions.insert(session);
-            }
-            if is_last {
-                break;
-            }
+        for session in session::recent(&*inner.store, SignalSource::Agent, since).await? {
+            inner.sessions.insert(session);
         }
         Ok(Self {
             inner: Arc::new(inner),
@@ -297,10 +279,9 @@ impl Agent {
             "the signature is of no session that is known; start one by POST /session/start",
         ))?;
         let record = Record::read(tree).map_err(|problems| inner.refuse(problems))?;
-        if inner.config.strict && record.ts.duration_since(now).unsigned_abs() > MOST_SKEW {
-            let message =
-                "differs from the present time by more than five minutes (signals.strict)";
-            return Err(inner.refuse(vec![FieldProblem::new("ts", message)]));
+        if inner.config.strict {
+            let problem = record::skewed(record.ts, now);
+            problem.map_or(Ok(()), |problem| Err(inner.refuse(vec![problem])))?;
         }
         let repeat_key = record::repeat_key(record.call_id.as_deref(), body, tree);
         let mut emitted = inner.store_signal(&chain, &record, repeat_key, now).await;
@@ -360,28 +341,4 @@ impl Inner {
             expires_at,
         }
     }
-}
-
-pub(crate) fn new_id() -> String {
-    format!("sess_{}", Uuid::now_v7().simple())
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum above 2^53 micro-dollars is shown rounded"
-)]
-pub(crate) fn session_event(
-    kind: &'static str,
-    session: &SignalSession,
-    at: Timestamp,
-) -> NewEvent {
-    let totals = &session.totals;
-    NewEvent::new(kind, at).with(&json!({
-        "sessionId": session.id, "clientSessionId": session.client_session_id, "adapter": session.adapter,
-        "userId": session.user_id,
-        "totals": {
-            "signalCount": totals.signals, "errorCount": totals.errors, "totalTokensIn": totals.tokens_in,
-            "totalTokensOut": totals.tokens_out, "totalCostUsd": totals.cost_micros as f64 / record::MICROS,
-        },
-    }))
 }

@@ -9,6 +9,7 @@ use forge_base::tasks::Tasks;
 use forge_store::memory::Memory;
 use forge_store::record::{SignalRecord, SignalSessionFilter};
 use secrecy::SecretSlice;
+use serde_json::json;
 
 use super::*;
 use crate::ledger;

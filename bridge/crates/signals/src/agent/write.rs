@@ -14,10 +14,11 @@ use forge_store::record::{
 };
 
 use super::sessions::{Chain, Newest, Plan, Steps};
-use super::{Emitted, Inner, STORE_TIMEOUT, new_id, session_event};
+use super::{Emitted, Inner};
 use crate::evaluate::Subject;
 use crate::meters::Outcome;
 use crate::record::Record;
+use crate::session::{STORE_TIMEOUT, new_id, session_event};
 
 /// Signal to store.
 #[derive(Clone, Copy)]

@@ -17,9 +17,9 @@ use forge_store::record::{
 use super::sessions::{Change, Newest, Place, Plan, key_of};
 use super::signal::{Effect, Signal};
 use super::{Action, Answer, Inner, ReceiveError};
-use crate::agent::{STORE_TIMEOUT, new_id, session_event};
 use crate::evaluate::Subject;
 use crate::meters::Outcome;
+use crate::session::{STORE_TIMEOUT, new_id, session_event};
 
 /// Adapter of a session whose signals have named none.
 const UNKNOWN_ADAPTER: &str = "unknown";

@@ -28,17 +28,15 @@ use self::arrival::Arrival;
 use self::sessions::{LONGEST_PAUSE, Newest, Sessions};
 use self::signal::Signal;
 use crate::FieldProblem;
-use crate::agent::{MOST_SKEW, STORE_TIMEOUT, session_event};
 use crate::config::Config;
 use crate::ledger::Ledger;
 use crate::meters::{Meters, Outcome};
-use crate::record::repeat_key;
+use crate::record::{repeat_key, skewed};
+use crate::session::{self, STORE_TIMEOUT, session_event};
 
 /// Time without a heartbeat after which an adapter that sent one is taken for gone.
 const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_secs(15);
-/// Sessions read per step at the start.
-const PAGE: usize = 1000;
 
 /// Dependencies of the engine.
 pub struct Setup {
@@ -131,20 +129,9 @@ impl Engine {
             sessions: Sessions::default(),
             meters: Meters::default(),
         };
-        let (since, mut after) = (inner.oldest(), None);
-        loop {
-            let source = SignalSource::Engine;
-            let page = inner
-                .store
-                .recent_signal_sessions(source, since, after, PAGE);
-            let page = page.await?;
-            after = page.last().map(|session| session.id.clone());
-            let is_last = page.len() < PAGE;
-            page.into_iter()
-                .for_each(|session| inner.sessions.restore(session));
-            if is_last {
-                break;
-            }
+        let since = inner.oldest();
+        for session in session::recent(&*inner.store, SignalSource::Engine, since).await? {
+            inner.sessions.restore(session);
         }
         Ok(Self {
             inner: Arc::new(inner),
@@ -231,16 +218,10 @@ impl Inner {
         if !signal.is_known {
             problems.push(FieldProblem::new("type", "is not known (signals.strict)"));
         }
-        let now = self.clock.now();
-        match signal.ts {
-            None => problems.push(FieldProblem::new("ts", "is required (signals.strict)")),
-            Some(ts) if ts.duration_since(now).unsigned_abs() > MOST_SKEW => {
-                let message =
-                    "differs from the present time by more than five minutes (signals.strict)";
-                problems.push(FieldProblem::new("ts", message));
-            }
-            Some(_) => {}
-        }
+        problems.extend(match signal.ts {
+            None => Some(FieldProblem::new("ts", "is required (signals.strict)")),
+            Some(ts) => skewed(ts, self.clock.now()),
+        });
         match problems.is_empty() {
             true => Ok(signal),
             false => Err(problems),

@@ -1,0 +1,62 @@
+//! Sessions of both APIs: their ids and events, and those that a start reads.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::json;
+use uuid::Uuid;
+
+use forge_base::event::NewEvent;
+use forge_store::record::{SignalSession, SignalSource};
+use forge_store::roles::Signals;
+
+use crate::record::MICROS;
+
+/// Time that a signal waits for the store.
+pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Sessions read per step.
+const PAGE: usize = 1000;
+
+/// Sessions of a source with a signal since a time.
+pub(crate) async fn recent(
+    store: &dyn Signals,
+    source: SignalSource,
+    since: Timestamp,
+) -> forge_store::Result<Vec<SignalSession>> {
+    let mut sessions: Vec<SignalSession> = Vec::new();
+    loop {
+        let after = sessions.last().map(|session| session.id.clone());
+        let page = store
+            .recent_signal_sessions(source, since, after, PAGE)
+            .await?;
+        let is_last = page.len() < PAGE;
+        sessions.extend(page);
+        if is_last {
+            return Ok(sessions);
+        }
+    }
+}
+
+pub(crate) fn new_id() -> String {
+    format!("sess_{}", Uuid::now_v7().simple())
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a sum above 2^53 micro-dollars is shown rounded"
+)]
+pub(crate) fn session_event(
+    kind: &'static str,
+    session: &SignalSession,
+    at: Timestamp,
+) -> NewEvent {
+    let totals = &session.totals;
+    NewEvent::new(kind, at).with(&json!({
+        "sessionId": session.id, "clientSessionId": session.client_session_id, "adapter": session.adapter,
+        "userId": session.user_id,
+        "totals": {
+            "signalCount": totals.signals, "errorCount": totals.errors, "totalTokensIn": totals.tokens_in,
+            "totalTokensOut": totals.tokens_out, "totalCostUsd": totals.cost_micros as f64 / MICROS,
+        },
+    }))
+}
