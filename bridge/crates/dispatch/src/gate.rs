@@ -10,25 +10,24 @@ use super::request::DispatchRequest;
 /// Charges of one dispatch.
 pub(super) struct Charges<'a> {
     signals: &'a Agent,
-    execution: Execution,
+    execution: Execution<'a>,
 }
 
 impl<'a> Charges<'a> {
     pub(super) fn new(
         signals: &'a Agent,
-        record: &DispatchRecord,
-        request: &DispatchRequest,
+        record: &'a DispatchRecord,
+        request: &'a DispatchRequest,
     ) -> Self {
-        let user = request.user_id().or(signals.user());
         let budget = request.budget.as_ref();
         Self {
             signals,
             execution: Execution {
                 id: record.id,
-                adapter: record.provider.clone(),
-                user_id: user.map(str::to_owned),
-                project_id: request.project_id.clone(),
-                model: request.model.clone(),
+                adapter: &record.provider,
+                user_id: request.user_id().or(signals.user()),
+                project_id: request.project_id.as_deref(),
+                model: request.model.as_deref(),
                 max_cost_usd: budget.and_then(|budget| budget.max_cost_usd),
             },
         }

@@ -244,25 +244,10 @@ mod tests {
 
     fn record(tokens: [Option<u64>; 2], cost_micros: Option<u64>) -> SignalRecord {
         SignalRecord {
-            at: Timestamp::UNIX_EPOCH,
-            ts: Timestamp::UNIX_EPOCH,
-            kind: None,
-            model: None,
-            tool: None,
-            user_id: None,
-            project_id: None,
-            error_code: None,
             tokens_in: tokens[0],
             tokens_out: tokens[1],
             cost_micros,
-            cache_read_tokens: None,
-            cache_write_tokens: None,
-            latency_ms: None,
-            drift_score: None,
-            confidence: None,
-            details: None,
-            blocked: false,
-            intervention_id: None,
+            ..SignalRecord::default()
         }
     }
 

@@ -21,13 +21,13 @@ use crate::rule::Action;
 const COUNT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Dispatch, and the fields that scopes and conditions read.
-#[derive(Clone, Debug)]
-pub struct Execution {
+#[derive(Clone, Copy, Debug)]
+pub struct Execution<'a> {
     pub id: DispatchId,
-    pub adapter: String,
-    pub user_id: Option<String>,
-    pub project_id: Option<String>,
-    pub model: Option<String>,
+    pub adapter: &'a str,
+    pub user_id: Option<&'a str>,
+    pub project_id: Option<&'a str>,
+    pub model: Option<&'a str>,
     /// Cost in dollars that the dispatch may have.
     pub max_cost_usd: Option<f64>,
 }
@@ -95,7 +95,7 @@ impl Running {
     }
 }
 
-impl Execution {
+impl Execution<'_> {
     /// Id of the session of a dispatch.
     pub fn session_id(id: DispatchId) -> String {
         format!("sess_{}", hex(id.as_bytes()))
@@ -124,9 +124,9 @@ impl Execution {
             key_id: id.clone(),
             id,
             source: SignalSource::Execution,
-            adapter: self.adapter.clone(),
-            user_id: self.user_id.clone(),
-            project_id: self.project_id.clone(),
+            adapter: self.adapter.to_owned(),
+            user_id: self.user_id.map(str::to_owned),
+            project_id: self.project_id.map(str::to_owned),
             client_session_id: None,
             owner: None,
             started_at: at,
@@ -141,23 +141,15 @@ impl Execution {
         SignalRecord {
             at,
             ts: at,
-            kind: None,
-            model: self.model.clone(),
-            tool: None,
-            user_id: self.user_id.clone(),
-            project_id: self.project_id.clone(),
-            error_code: None,
+            model: self.model.map(str::to_owned),
+            user_id: self.user_id.map(str::to_owned),
+            project_id: self.project_id.map(str::to_owned),
             tokens_in: usage.tokens_in,
             tokens_out: usage.tokens_out,
             cost_micros: usage.cost_micros,
             cache_read_tokens: usage.cache_read_tokens,
             cache_write_tokens: usage.cache_write_tokens,
-            latency_ms: None,
-            drift_score: None,
-            confidence: None,
-            details: None,
-            blocked: false,
-            intervention_id: None,
+            ..SignalRecord::default()
         }
     }
 }
@@ -165,7 +157,7 @@ impl Execution {
 impl Ledger {
     /// Lets an execution start, or returns the message of the rule that blocks it. Its permitted cost counts as spent in
     /// every budget that covers it, until it is charged or the admission is dropped.
-    pub async fn admit(&self, execution: &Execution) -> Result<Admission, String> {
+    pub async fn admit(&self, execution: &Execution<'_>) -> Result<Admission, String> {
         let now = self.inner.clock.now();
         let most = execution.max_cost_usd.unwrap_or_default() * MICROS;
         let running = Arc::new(Running {
@@ -200,12 +192,12 @@ impl Ledger {
     }
 
     /// Charge of an execution for its whole usage so far. `None` without rules: then nothing is counted.
-    pub fn charge(&self, execution: &Execution, mut usage: Usage) -> Option<Charge> {
+    pub fn charge(&self, execution: &Execution<'_>, mut usage: Usage) -> Option<Charge> {
         if self.rules() == 0 {
             return None;
         }
         let at = self.inner.clock.now();
-        let cost = || self.cost(execution.model.as_deref(), &usage);
+        let cost = || self.cost(execution.model, &usage);
         usage.cost_micros = usage.cost_micros.or_else(cost);
         Some(Charge {
             session: execution.session(at),

@@ -56,7 +56,7 @@ pub struct SignalTotals {
 }
 
 /// Stored signal. Its numbers are at most 2^63 − 1.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SignalRecord {
     /// Arrival.
     pub at: Timestamp,
