@@ -384,7 +384,7 @@ const CLOSED: [std::io::ErrorKind; 4] = [
     std::io::ErrorKind::UnexpectedEof,
 ];
 
-/// True if nobody on the way can read what is sent to the URL: https, or http to this machine.
+/// True if what is sent to the URL cannot be read on the way: https, or http to this machine.
 pub fn is_private(url: &Url) -> bool {
     let is_here = match url.host() {
         Some(Host::Domain(name)) => name == "localhost",
