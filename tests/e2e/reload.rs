@@ -25,7 +25,7 @@ fn write(home: &Home, file: &str) {
     fs::write(home.dir.path().join("forge-bridge.toml"), file).unwrap();
 }
 
-async fn read_again(home: &Home, bridge: &Process, answer: &str) {
+pub(super) async fn read_again(home: &Home, bridge: &Process, answer: &str) {
     let before = home.log().matches(answer).count();
     bridge.hang_up();
     let answered = || async { (home.log().matches(answer).count() > before).then_some(()) };

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::harness::process::{Home, Process};
 use super::harness::until;
+use super::reload::read_again;
 use super::signals::{Tool, agent_of};
 use super::store_faults::disk::{Disk, WELL, WRITES_FAIL};
 
@@ -24,13 +25,6 @@ fn home(rules: &Value) -> Home {
 
 fn write(home: &Home, rules: &Value) {
     fs::write(home.dir.path().join("rules.json"), rules.to_string()).unwrap();
-}
-
-async fn read_again(home: &Home, bridge: &Process, answer: &str) {
-    let before = home.log().matches(answer).count();
-    bridge.hang_up();
-    let answered = || async { (home.log().matches(answer).count() > before).then_some(()) };
-    until("an answer to SIGHUP", answered).await;
 }
 
 async fn tool(bridge: &Process, user: &str) -> Tool {
