@@ -19,8 +19,8 @@ use crate::record::{
     DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished,
     IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease, LogBounds,
     NewDispatch, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement,
-    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
-    SignalSource, SignalTotals, Swept, SweptSignals,
+    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
+    SignalSessionFilter, SignalSource, SignalSums, SignalTotals, Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
 
@@ -248,6 +248,9 @@ pub trait Signals: Send + Sync + 'static {
         since: Timestamp,
         last: u64,
     ) -> Result<Vec<(Timestamp, SignalTotals)>>;
+    /// Sums over the records that arrived since a time, by the values of a property. A million records at most, the
+    /// newest.
+    async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums>;
     /// Interventions that are open, newest first.
     async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>>;
     /// Notes the first acknowledgement of an intervention of this session, and appends the events.

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 
 use super::record::{
     Acknowledged, Charge, Intervention, InterventionFilter, Judgement, NewSignal, SignalGroup,
-    SignalRecord, SignalSession, SignalSessionFilter, SignalTotals, SignalVerdict,
+    SignalRecord, SignalSession, SignalSessionFilter, SignalSums, SignalTotals, SignalVerdict,
 };
 use super::{Error, Result};
 
@@ -199,6 +199,36 @@ impl SignalTotals {
         ] {
             *sum = by(*sum, amount);
         }
+    }
+}
+
+/// Maximum number of records, and of values, that one question adds up.
+const MOST_SUMMED: usize = 1_000_000;
+const MOST_VALUES: usize = 10_000;
+
+/// Sums by the values of a property while they grow. Records are added newest first.
+#[derive(Debug, Default)]
+pub struct Summing {
+    sums: SignalSums,
+    records: usize,
+}
+
+impl Summing {
+    /// Adds the amounts of a record. False if they are left out: then those of older ones are, too.
+    pub fn add(&mut self, at: Timestamp, value: Option<String>, amounts: &SignalTotals) -> bool {
+        let values = &mut self.sums.values;
+        let is_full = values.len() == MOST_VALUES && !values.contains_key(&value);
+        if self.records == MOST_SUMMED || is_full {
+            self.sums.left_out = Some(at);
+            return false;
+        }
+        self.records += 1;
+        values.entry(value).or_default().add_all(amounts);
+        true
+    }
+
+    pub fn finish(self) -> SignalSums {
+        self.sums
     }
 }
 

@@ -9,8 +9,8 @@ use forge_store::contract::judgement::Strict;
 use forge_store::contract::sample::{at, event};
 use forge_store::contract::signals::{record, session};
 use forge_store::record::{
-    Acknowledgement, InterventionFilter, NewSignal, SignalGroup, SignalRecord, SignalSession,
-    SignalSessionFilter, SignalSource,
+    Acknowledgement, InterventionFilter, NewSignal, SignalGroup, SignalProperty, SignalRecord,
+    SignalSession, SignalSessionFilter, SignalSource,
 };
 
 use super::{Pair, both};
@@ -197,6 +197,14 @@ impl Pair {
         ] {
             both!(self, store => store.signal_amounts(group.clone(), at(now - 100), last - last.min(1)))
                 .unwrap();
+        }
+        for by in [
+            SignalProperty::User,
+            SignalProperty::Project,
+            SignalProperty::Adapter,
+            SignalProperty::Model,
+        ] {
+            both!(self, store => store.signal_sums(by, at(now - 20))).unwrap();
         }
         for active in [None, Some(true), Some(false)] {
             let filter = || SignalSessionFilter {

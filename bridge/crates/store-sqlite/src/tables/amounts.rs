@@ -5,16 +5,21 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use rusqlite::{Connection, Params, Row, params};
 
-use forge_store::record::{SignalGroup, SignalTotals};
-use forge_store::signals;
+use forge_store::record::{SignalGroup, SignalProperty, SignalSums, SignalTotals};
+use forge_store::signals::{self, Summing};
 
 use super::rows::{self, nanos};
 
 /// The columns that are added up.
 macro_rules! select_amounts {
     ($rest:literal) => {
+        select_amounts!("NULL", $rest)
+    };
+    ($value:literal, $rest:literal) => {
         concat!(
-            "SELECT g.at, g.error_code IS NOT NULL, g.tokens_in, g.tokens_out, g.cost_micros FROM ",
+            "SELECT g.at, g.error_code IS NOT NULL, g.tokens_in, g.tokens_out, g.cost_micros, ",
+            $value,
+            " FROM ",
             $rest
         )
     };
@@ -31,6 +36,24 @@ pub(super) const PROJECT: &str = select_amounts!(
 pub(super) const SESSION: &str = select_amounts!(
     "signal_session s CROSS JOIN signal g INDEXED BY signal_of_session ON g.session = s.seq
      WHERE s.id = ? AND g.at >= ? AND g.seq <= ?"
+);
+
+pub(super) const BY_USER: &str = select_amounts!(
+    "g.user_id",
+    "signal g INDEXED BY signal_at WHERE g.at >= ? ORDER BY g.at DESC, g.seq DESC"
+);
+pub(super) const BY_PROJECT: &str = select_amounts!(
+    "g.project_id",
+    "signal g INDEXED BY signal_at WHERE g.at >= ? ORDER BY g.at DESC, g.seq DESC"
+);
+pub(super) const BY_MODEL: &str = select_amounts!(
+    "g.model",
+    "signal g INDEXED BY signal_at WHERE g.at >= ? ORDER BY g.at DESC, g.seq DESC"
+);
+pub(super) const BY_ADAPTER: &str = select_amounts!(
+    "s.adapter",
+    "signal g INDEXED BY signal_at CROSS JOIN signal_session s ON s.seq = g.session
+     WHERE g.at >= ? ORDER BY g.at DESC, g.seq DESC"
 );
 
 /// Position of the last signal.
@@ -67,6 +90,29 @@ pub(super) fn by_minute(
         }
     }
     Ok(sums.into_iter().collect())
+}
+
+/// Sums by the values of a property, newest records first.
+pub(super) fn by_value(
+    connection: &Connection,
+    by: SignalProperty,
+    since: Timestamp,
+) -> rusqlite::Result<SignalSums> {
+    let sql = match by {
+        SignalProperty::User => BY_USER,
+        SignalProperty::Project => BY_PROJECT,
+        SignalProperty::Adapter => BY_ADAPTER,
+        SignalProperty::Model => BY_MODEL,
+    };
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query([nanos(since)])?;
+    let mut summing = Summing::default();
+    while let Some(row) = rows.next()? {
+        if !summing.add(rows::time(row, 0)?, row.get(5)?, &amounts(row)?) {
+            break;
+        }
+    }
+    Ok(summing.finish())
 }
 
 fn add(

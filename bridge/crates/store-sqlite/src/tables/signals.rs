@@ -10,8 +10,8 @@ use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_store::record::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
-    SignalSource, SignalTotals, SignalVerdict,
+    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
+    SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SignalVerdict,
 };
 use forge_store::roles::Signals;
 use forge_store::signals;
@@ -98,6 +98,11 @@ impl Signals for Sqlite {
     ) -> Result<Vec<(Timestamp, SignalTotals)>> {
         let query =
             move |connection: &Connection| amounts::by_minute(connection, &group, since, last);
+        self.engine.read(Length::Long, query).await
+    }
+
+    async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums> {
+        let query = move |connection: &Connection| amounts::by_value(connection, by, since);
         self.engine.read(Length::Long, query).await
     }
 
@@ -328,6 +333,10 @@ mod tests {
                 amounts::SESSION,
                 "s USING COVERING INDEX signal_session_id (id=?)",
             ),
+            (amounts::BY_USER, "g USING INDEX signal_at (at>?)"),
+            (amounts::BY_PROJECT, "g USING INDEX signal_at (at>?)"),
+            (amounts::BY_ADAPTER, "g USING INDEX signal_at (at>?)"),
+            (amounts::BY_MODEL, "g USING INDEX signal_at (at>?)"),
             (
                 interventions::OPEN,
                 "signal_intervention USING INDEX signal_intervention_open (seq>?)",

@@ -11,8 +11,8 @@ use super::signals::{kinds, open, record, session, signal, stored};
 use crate::Store;
 use crate::record::{
     Acknowledged, Acknowledgement, Charge, Claim, Finish, Intervention, InterventionFilter, Judge,
-    Judgement, NewSignal, Progress, Severity, SignalGroup, SignalRecord, SignalRecorded,
-    SignalSession, SignalSource, SignalTotals, SignalVerdict,
+    Judgement, NewSignal, Progress, Severity, SignalGroup, SignalProperty, SignalRecord,
+    SignalRecorded, SignalSession, SignalSource, SignalTotals, SignalVerdict,
 };
 
 const BEGUN: &str = "signal.intervention";
@@ -283,6 +283,57 @@ pub async fn amounts_are_added_up_by_minute_up_to_a_mark(subject: impl Subject) 
         unpriced: 0,
     };
     assert_eq!(all.await.unwrap()[0].1, expected);
+}
+
+pub async fn amounts_are_added_up_by_property(subject: impl Subject) {
+    let store = subject.open().await;
+    open(&*store, session("s")).await;
+    let other = SignalSession {
+        adapter: "other".to_owned(),
+        ..session("o")
+    };
+    open(&*store, other).await;
+    for (session_id, seconds, user, error) in [
+        ("s", 5, Some("old"), None),
+        ("s", 20, Some("ana"), None),
+        // Arrival decides, not the order in which they are stored.
+        ("o", 10, Some("ana"), Some("failed")),
+        ("o", 30, None, None),
+    ] {
+        let record = SignalRecord {
+            user_id: user.map(str::to_owned),
+            error_code: error.map(str::to_owned),
+            ..record(seconds)
+        };
+        let new = NewSignal {
+            record,
+            ..signal(session_id, seconds)
+        };
+        store.record_signal(new).await.unwrap();
+    }
+    for (by, expected) in [
+        (
+            SignalProperty::User,
+            vec![(None, 1, 0), (Some("ana"), 2, 1)],
+        ),
+        (SignalProperty::Project, vec![(Some("project"), 3, 1)]),
+        (
+            SignalProperty::Adapter,
+            vec![(Some("claude-code"), 1, 0), (Some("other"), 2, 1)],
+        ),
+        (SignalProperty::Model, vec![(Some("model"), 3, 1)]),
+    ] {
+        let sums = store.signal_sums(by, at(10)).await.unwrap();
+        let found = sums.values.iter();
+        let found = found.map(|(value, sum)| (value.as_deref(), sum.signals, sum.errors));
+        assert_eq!(Vec::from_iter(found), expected, "{by:?}");
+        let tokens = sums
+            .values
+            .values()
+            .map(|sum| (sum.tokens_in, sum.cost_micros));
+        let tokens = tokens.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert_eq!((tokens, sums.left_out), ((300, 21), None), "{by:?}");
+    }
 }
 
 pub async fn old_interventions_go(subject: impl Subject) {

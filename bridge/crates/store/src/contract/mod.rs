@@ -91,7 +91,7 @@ macro_rules! contract_tests {
             judgement:
                 a_record_is_judged_as_it_is_stored a_repeat_is_answered_as_the_first_was
                 an_intervention_is_acknowledged_once interventions_are_listed_newest_first
-                amounts_are_added_up_by_minute_up_to_a_mark old_interventions_go
+                amounts_are_added_up_by_minute_up_to_a_mark amounts_are_added_up_by_property old_interventions_go
                 usage_of_a_dispatch_is_charged_once;
             queue:
                 priority_goes_before_age ready_is_per_adapter_and_bounded

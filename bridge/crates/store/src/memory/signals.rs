@@ -10,8 +10,8 @@ use super::Memory;
 use super::state::State;
 use crate::record::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
-    SignalSource, SignalTotals, SignalVerdict, SweptSignals,
+    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
+    SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SignalVerdict, SweptSignals,
 };
 use crate::roles::Signals;
 use crate::signals;
@@ -120,6 +120,29 @@ impl Signals for Memory {
             }
         }
         Ok(sums.into_iter().collect())
+    }
+
+    async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums> {
+        let state = self.state();
+        let mut newest_first: Vec<_> = state.signals.values().rev().collect();
+        newest_first.sort_by_key(|counted| std::cmp::Reverse(counted.record.at));
+        let mut summing = signals::Summing::default();
+        for counted in newest_first {
+            let record = &counted.record;
+            let value = match by {
+                SignalProperty::User => record.user_id.clone(),
+                SignalProperty::Project => record.project_id.clone(),
+                SignalProperty::Adapter => {
+                    Some(state.signal_sessions[&counted.session].adapter.clone())
+                }
+                SignalProperty::Model => record.model.clone(),
+            };
+            let amounts = SignalTotals::of(record);
+            if record.at < since || !summing.add(record.at, value, &amounts) {
+                break;
+            }
+        }
+        Ok(summing.finish())
     }
 
     async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>> {

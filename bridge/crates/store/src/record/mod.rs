@@ -26,8 +26,9 @@ pub use self::delivery::{
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
 pub use self::signal::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, Judge, Judgement,
-    NewSignal, Severity, SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession,
-    SignalSessionFilter, SignalSource, SignalTotals, SignalVerdict, SweptSignals,
+    NewSignal, Severity, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
+    SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SignalVerdict,
+    SweptSignals,
 };
 
 /// Namespace of an idempotency key; a header value never matches a task id.

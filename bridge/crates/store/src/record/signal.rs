@@ -1,5 +1,6 @@
 //! Signals of AI tools, the sessions that they belong to, and the interventions of rules.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -216,6 +217,25 @@ pub struct SignalEntry {
     /// Tokens in and out of the session up to and with this record.
     pub tokens: u64,
     pub record: SignalRecord,
+}
+
+/// Property whose values records are added up by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignalProperty {
+    User,
+    Project,
+    /// Adapter of the session.
+    Adapter,
+    Model,
+}
+
+/// Sums over records by the values of a property.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SignalSums {
+    /// `None` is the value of records without the property.
+    pub values: BTreeMap<Option<String>, SignalTotals>,
+    /// Arrival of the newest record that is not counted, because there are too many.
+    pub left_out: Option<Timestamp>,
 }
 
 #[derive(Clone, Debug, Default)]

@@ -13,8 +13,8 @@ use forge_base::tasks::Tasks;
 use forge_store::memory::Memory;
 use forge_store::record::{
     Acknowledged, Acknowledgement, EventFilter, Intervention, InterventionFilter, NewSignal, Page,
-    SignalEntry, SignalGroup, SignalRecord, SignalRecorded, SignalSession, SignalSessionFilter,
-    SignalTotals,
+    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
+    SignalSessionFilter, SignalSums, SignalTotals,
 };
 use forge_store::roles::EventLog as _;
 use forge_store::{Error, Result};
@@ -100,6 +100,10 @@ impl Signals for Disk {
         last: u64,
     ) -> Result<Vec<(Timestamp, SignalTotals)>> {
         self.store.signal_amounts(group, since, last).await
+    }
+
+    async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums> {
+        self.store.signal_sums(by, since).await
     }
 
     async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>> {
