@@ -28,6 +28,16 @@ static VALIDATOR: LazyLock<Validator> = LazyLock::new(|| {
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     pub rules: Vec<Rule>,
+    /// Rules, then budgets as in the file, those that are not enabled too.
+    pub entries: Vec<Entry>,
+}
+
+/// Rule or budget of the file.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub file: Value,
+    /// Its rule, that at the limit of a budget; `None` if it is not enabled.
+    pub(crate) rule: Option<Rule>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -83,9 +93,9 @@ pub(crate) enum Test {
 }
 
 /// Sum of the window, or number of the record.
-#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum NumberField {
+pub enum NumberField {
     CostUsd,
     TokensIn,
     TokensOut,
@@ -191,10 +201,21 @@ impl Rules {
         }
         let file =
             File::deserialize(&tree).map_err(|error| FieldProblem::whole(error.to_string()))?;
-        let own = file.rules.into_iter().filter_map(RuleEntry::compiled);
-        let budgets = file.budgets.iter().flat_map(Budget::rules);
+        let own: Vec<_> = file.rules.into_iter().map(RuleEntry::compiled).collect();
+        let budgets: Vec<_> = file.budgets.iter().map(Budget::rules).collect();
+        let limits = budgets.iter().map(|[_, limit]| Some(limit.clone()));
+        let deciding = own.iter().cloned().chain(limits);
+        let written = ["rules", "budgets"].map(|list| tree[list].as_array().into_iter().flatten());
+        let entries = written.into_iter().flatten().zip(deciding);
+        let entries = entries.map(|(file, rule)| Entry {
+            file: file.clone(),
+            rule,
+        });
+        let entries = entries.collect();
+        let rules = own.into_iter().flatten();
         Ok(Self {
-            rules: own.chain(budgets).collect(),
+            rules: rules.chain(budgets.into_iter().flatten()).collect(),
+            entries,
         })
     }
 }

@@ -57,6 +57,18 @@ impl Span {
         }
     }
 
+    /// End of the calendar month; the other spans have none.
+    pub(crate) fn until(self, at: Timestamp) -> Option<Timestamp> {
+        if self != Span::Month {
+            return None;
+        }
+        let first = at.to_zoned(TimeZone::UTC).date().first_of_month();
+        let next = first.checked_add(jiff::Span::new().months(1)).ok()?;
+        next.to_zoned(TimeZone::UTC)
+            .ok()
+            .map(|next| next.timestamp())
+    }
+
     pub(crate) fn is_rolling(self) -> bool {
         self.rolling().is_some()
     }

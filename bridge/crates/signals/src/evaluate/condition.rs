@@ -56,23 +56,35 @@ impl Order {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum above 2^53 is above every limit, too"
-)]
+impl NumberField {
+    /// Sum of the window, money in micro-dollars; `None` for a number of the record.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a sum above 2^53 is above every limit, too"
+    )]
+    pub(super) fn sum(self, totals: &SignalTotals) -> Option<f64> {
+        let sum = match self {
+            NumberField::CostUsd => totals.cost_micros,
+            NumberField::TokensIn => totals.tokens_in,
+            NumberField::TokensOut => totals.tokens_out,
+            NumberField::Tokens => totals.tokens_in.saturating_add(totals.tokens_out),
+            NumberField::Signals => totals.signals,
+            NumberField::Errors => totals.errors,
+            NumberField::LatencyMs | NumberField::DriftScore | NumberField::Confidence => {
+                return None;
+            }
+        };
+        Some(sum as f64)
+    }
+}
+
 fn number(field: NumberField, subject: &Subject<'_>, totals: &SignalTotals) -> Option<f64> {
-    let total = match field {
-        NumberField::CostUsd => totals.cost_micros,
-        NumberField::TokensIn => totals.tokens_in,
-        NumberField::TokensOut => totals.tokens_out,
-        NumberField::Tokens => totals.tokens_in.saturating_add(totals.tokens_out),
-        NumberField::Signals => totals.signals,
-        NumberField::Errors => totals.errors,
-        NumberField::LatencyMs => return subject.record.latency_ms,
-        NumberField::DriftScore => return subject.record.drift_score,
-        NumberField::Confidence => return subject.record.confidence,
-    };
-    Some(total as f64)
+    match field {
+        NumberField::LatencyMs => subject.record.latency_ms,
+        NumberField::DriftScore => subject.record.drift_score,
+        NumberField::Confidence => subject.record.confidence,
+        sum => sum.sum(totals),
+    }
 }
 
 fn text<'a>(field: TextField, subject: &Subject<'a>) -> Option<&'a str> {

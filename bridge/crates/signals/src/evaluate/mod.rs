@@ -1,6 +1,7 @@
 //! Evaluation: a record is added to the windows of its scopes, and the most restrictive rule that holds then decides.
 
 mod condition;
+pub mod report;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -17,7 +18,7 @@ use forge_store::record::{
 
 pub use self::windows::Key;
 use self::windows::Windows;
-use crate::rule::{Action, Rule, Rules, Scope};
+use crate::rule::{Action, Entry, Rule, Rules, Scope};
 use crate::window::Span;
 
 /// Teams of each user.
@@ -86,6 +87,7 @@ impl<'a> Subject<'a> {
 #[derive(Debug)]
 pub struct Evaluator {
     rules: Vec<Arc<Rule>>,
+    entries: Vec<Entry>,
     teams: Teams,
     windows: Windows,
     /// For each rule the values that it holds for.
@@ -144,12 +146,13 @@ impl Verdict {
 }
 
 impl Evaluator {
-    pub fn new(rules: Rules, teams: Teams) -> Self {
-        let rules: Vec<_> = rules.rules.into_iter().map(Arc::new).collect();
+    pub fn new(file: Rules, teams: Teams) -> Self {
+        let rules: Vec<_> = file.rules.into_iter().map(Arc::new).collect();
         Self {
             windows: Windows::new(&rules),
             held: rules.iter().map(|_| HashMap::new()).collect(),
             generation: 0,
+            entries: file.entries,
             rules,
             teams,
         }

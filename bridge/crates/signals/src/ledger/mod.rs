@@ -27,6 +27,7 @@ use forge_store::roles::Signals;
 use self::executions::Executions;
 pub use self::executions::{Admission, Execution};
 use crate::config::Price;
+use crate::evaluate::report::RuleReport;
 use crate::evaluate::{Evaluator, Key, Subject, Verdict};
 use crate::record::Usage;
 use crate::rule::Action;
@@ -123,8 +124,30 @@ impl Ledger {
         self.prepare_within(subject, COUNT_TIMEOUT).await;
     }
 
+    /// Rules and budgets of the file with their fullest windows. What a signal of these sessions would count for is
+    /// counted first, so that windows are reported after a restart, too.
+    pub async fn report(&self, sessions: &[SignalSession]) -> Vec<RuleReport> {
+        let mut missing: Vec<Key> = Vec::new();
+        for session in sessions {
+            let record = SignalRecord {
+                user_id: session.user_id.clone(),
+                project_id: session.project_id.clone(),
+                ..SignalRecord::default()
+            };
+            let keys = self.evaluator().missing(&Subject::new(session, &record));
+            let new = keys.into_iter().filter(|key| !missing.contains(key));
+            missing.extend(new.collect::<Vec<_>>());
+        }
+        self.count_within(missing, COUNT_TIMEOUT).await;
+        self.evaluator().report(sessions, self.inner.clock.now())
+    }
+
     async fn prepare_within(&self, subject: &Subject<'_>, wait: Duration) {
         let missing = self.evaluator().missing(subject);
+        self.count_within(missing, wait).await;
+    }
+
+    async fn count_within(&self, missing: Vec<Key>, wait: Duration) {
         if missing.is_empty() {
             return;
         }

@@ -367,3 +367,77 @@ proptest! {
         });
     }
 }
+
+#[tokio::test]
+async fn a_report_has_the_fullest_windows_after_a_restart_too() {
+    let off = json!({
+        "id": "off", "scope": "org", "window": "1h", "action": "block", "enabled": false,
+        "condition": {"signals": {"gte": 1}},
+    });
+    let file = json!({
+        "version": 1,
+        "rules": [
+            off,
+            {"id": "life", "scope": "user", "window": "session", "action": "notify", "condition": {"tokens": {"gt": 400}}},
+            {"id": "model", "scope": "user", "window": "1d", "action": "block", "condition": {"model": {"eq": "x"}}},
+        ],
+        "budgets": [
+            {"id": "daily", "scope": "user", "window": "1d", "limitUsd": 2},
+            {"id": "month", "scope": "org", "window": "month", "limitTokens": 1000},
+        ],
+    });
+    let mut fixture = Fixture::new(&file).await;
+    fixture.send("a", fixture.record("user", 500_000)).await;
+    fixture.send("a", fixture.record("user", 500_000)).await;
+    for restart in [false, true] {
+        if restart {
+            fixture.restart(&file).await;
+        }
+        let (session, _) = fixture.store.signal_session("a", 0).await.unwrap().unwrap();
+        let report = fixture.ledger.report(std::slice::from_ref(&session)).await;
+        let ids = report.iter().map(|one| one.file["id"].as_str().unwrap());
+        assert_eq!(
+            Vec::from_iter(ids),
+            ["off", "life", "model", "daily", "month"]
+        );
+        assert_eq!(report[0].file, off);
+        assert!(report.iter().all(|one| !one.is_counting));
+        let amounts = report.iter().map(|one| {
+            let windows = one.windows.iter();
+            let all = windows.map(|one| (one.scope_value.as_str(), one.used, one.limit, one.left));
+            all.collect::<Vec<_>>()
+        });
+        let expected = [
+            vec![],
+            vec![("a", 220.0, 400.0, 180.0)],
+            vec![],
+            vec![("user", 1.0, 2.0, 1.0)],
+            vec![("", 220.0, 1000.0, 780.0)],
+        ];
+        assert_eq!(Vec::from_iter(amounts), expected, "restart: {restart}");
+        let month = &report[4].windows[0];
+        assert_eq!(month.since, Some(Span::Month.since(fixture.clock.now())));
+        assert!(month.until.unwrap() > fixture.clock.now());
+        assert_eq!(report[1].windows[0].since, Some(session.started_at));
+    }
+}
+
+#[tokio::test]
+async fn a_report_has_twenty_windows_of_a_rule_at_most() {
+    let file = json!({
+        "version": 1,
+        "budgets": [{"id": "daily", "scope": "user", "window": "1d", "limitUsd": 0.00001}],
+    });
+    let fixture = Fixture::new(&file).await;
+    for cost in 1..=25 {
+        fixture
+            .send("a", fixture.record(&format!("user {cost}"), cost))
+            .await;
+    }
+    let windows = &fixture.ledger.report(&[]).await[0].windows;
+    let first = &windows[0];
+    assert_eq!(
+        (windows.len(), first.scope_value.as_str(), first.left),
+        (20, "user 25", 0.0)
+    );
+}
