@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 63] = [
+const ROUTES: [(&str, &str, &str); 68] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -50,6 +50,11 @@ const ROUTES: [(&str, &str, &str); 63] = [
     ("GET", "/api/v2/external", READ),
     ("POST", "/external/{service}/commands/{name}", DISPATCH),
     ("POST", "/external/{service}/queries/{name}", DISPATCH),
+    ("GET", "/api/v2/signals/sessions", READ),
+    ("GET", "/api/v2/signals/sessions/{id}", READ),
+    ("GET", "/api/v2/signals/totals", READ),
+    ("GET", "/api/v2/signals/interventions", READ),
+    ("GET", "/api/v2/signals/rules", READ),
     ("POST", "/engine/v1/signals", SIGNALS),
     ("POST", "/session/start", SIGNALS),
     // Each record is signed.

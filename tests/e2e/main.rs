@@ -78,6 +78,7 @@ mod shutdown;
 mod signal_claude;
 mod signal_executions;
 mod signal_forward;
+mod signal_reads;
 mod signal_rules;
 mod signals;
 mod signals_engine;

@@ -36,6 +36,7 @@ mod query;
 mod record;
 mod request_span;
 mod signal_body;
+mod signals;
 mod stream_ticket;
 #[cfg(test)]
 mod testing;
@@ -228,6 +229,11 @@ pub fn router(state: Components) -> Router {
             post(external::command),
         )
         .route("/external/{service}/queries/{name}", post(external::query))
+        .route("/api/v2/signals/sessions", get(signals::sessions))
+        .route("/api/v2/signals/sessions/{id}", get(signals::show))
+        .route("/api/v2/signals/totals", get(signals::totals))
+        .route("/api/v2/signals/interventions", get(signals::interventions))
+        .route("/api/v2/signals/rules", get(signals::rules))
         .route("/engine/v1/signals", post(engine::receive))
         .route("/metrics", get(metrics::show))
         .merge(agent::on_main())
