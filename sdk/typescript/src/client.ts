@@ -14,7 +14,15 @@ import type {
   ExternalReference,
   ExternalServices,
   Health,
+  Intervention,
+  InterventionFilter,
   Page,
+  SignalProperty,
+  SignalRecord,
+  SignalRule,
+  SignalSession,
+  SignalSessionFilter,
+  SignalTotals,
 } from "./wire.js";
 
 export interface BridgeOptions {
@@ -168,6 +176,37 @@ export class Bridge {
   /** Calls a query of an external service and returns its result. */
   externalQuery<Result = unknown>(ref: ExternalReference, args: unknown = {}): Promise<Result> {
     return this.#external("queries", ref, args);
+  }
+
+  /** Returns sessions of tools that send signals, newest first. A page can have fewer items than `limit`. */
+  async signalSessions(filter: SignalSessionFilter = {}): Promise<Page<SignalSession>> {
+    const page = await this.#json<{ sessions: SignalSession[]; nextCursor: string | null }>(
+      `/api/v2/signals/sessions${query({ ...filter })}`,
+    );
+    return { items: page.sessions, nextCursor: page.nextCursor };
+  }
+
+  /** Returns a session with its last 100 records, newest first. */
+  signalSession(id: string): Promise<SignalSession & { records: SignalRecord[] }> {
+    return this.#json(`/api/v2/signals/sessions/${encodeURIComponent(id)}`);
+  }
+
+  /** Adds up the signals by user, project, adapter or model, since a time (RFC 3339, or an age such as `7d`). */
+  signalTotals<By extends SignalProperty>(by: By, since?: string): Promise<SignalTotals<By>> {
+    return this.#json(`/api/v2/signals/totals${query({ by, since })}`);
+  }
+
+  /** Returns interventions of rules, newest first. */
+  async interventions(filter: InterventionFilter = {}): Promise<Page<Intervention>> {
+    const page = await this.#json<{ interventions: Intervention[]; nextCursor: string | null }>(
+      `/api/v2/signals/interventions${query({ ...filter })}`,
+    );
+    return { items: page.interventions, nextCursor: page.nextCursor };
+  }
+
+  /** Returns the rules and budgets in force, with their fullest windows. */
+  async signalRules(): Promise<SignalRule[]> {
+    return (await this.#json<{ rules: SignalRule[] }>("/api/v2/signals/rules")).rules;
   }
 
   /** Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here. */

@@ -369,3 +369,117 @@ export interface Diagnostic {
 
 /** Entry of an external service: `service.entry`, or a reference of a generated client. */
 export type ExternalReference = string | { readonly service: string; readonly name: string };
+
+export interface SignalSessionFilter {
+  adapter?: string;
+  user?: string;
+  project?: string;
+  /** True selects sessions that have not ended, false those that have. */
+  active?: boolean;
+  limit?: number;
+  cursor?: string;
+}
+
+/** Sums over signals. `totalCostUsd` is without the `unpricedCount` signals, whose cost is unknown. */
+export interface SignalAmounts {
+  signalCount: number;
+  totalTokensIn: number;
+  totalTokensOut: number;
+  totalCostUsd: number;
+  unpricedCount: number;
+}
+
+/** Session of an AI tool that sends signals. */
+export interface SignalSession extends SignalAmounts {
+  sessionId: string;
+  source: "agent" | "engine" | "execution";
+  adapter: string;
+  userId: string | null;
+  projectId: string | null;
+  startedAt: string;
+  lastAt: string;
+  endedAt: string | null;
+  pausedAt: string | null;
+  /** Of a session of an execution. */
+  dispatchId?: string;
+}
+
+export interface SignalRecord {
+  at: string;
+  /** Time that the tool states. */
+  ts: string;
+  hook?: string | null;
+  /** Of a session of the engine API. */
+  type?: string | null;
+  model: string | null;
+  tokensIn: number | null;
+  tokensOut: number | null;
+  costUsd: number | null;
+  errorCode: string | null;
+  blocked: boolean;
+}
+
+export type SignalProperty = "user" | "project" | "adapter" | "model";
+
+/** Totals by the values of a property, the most expensive first. */
+export interface SignalTotals<By extends SignalProperty = SignalProperty> {
+  totals: (SignalAmounts & { errorCount: number } & Record<By, string | null>)[];
+  /** Signals that arrived until then are left out, because there are too many. */
+  leftOutUntil: string | null;
+}
+
+/** Consequence of a rule that began to hold. */
+export interface Intervention {
+  interventionId: string;
+  ruleId: string;
+  severity: "info" | "warning" | "critical";
+  message: string;
+  sessionId: string;
+  at: string;
+  acknowledgedAt: string | null;
+  ackDelayMs: number | null;
+}
+
+export interface InterventionFilter {
+  session?: string;
+  limit?: number;
+  cursor?: string;
+}
+
+/** Rule or budget as in the file, and how full its windows are. */
+export interface SignalRule {
+  id: string;
+  scope: "org" | "team" | "project" | "user" | "session";
+  window: "1h" | "1d" | "7d" | "month" | "session" | "all-time";
+  /** Of rules. */
+  name?: string;
+  enabled?: boolean;
+  condition?: Record<string, Record<string, unknown>>;
+  action?: "allow" | "notify" | "block";
+  message?: string;
+  severity?: Intervention["severity"];
+  cancelRunning?: boolean;
+  /** Of budgets. */
+  limitUsd?: number;
+  limitTokens?: number;
+  warnPercent?: number;
+  onExceed?: "allow" | "notify" | "block";
+  /** Sum that is compared with the limit, such as `cost_usd`; `null` for a rule that has no windows. */
+  field: string | null;
+  /** The fullest, at most 20. */
+  windows: RuleWindow[];
+  /** True while windows are being counted; those are missing. */
+  counting: boolean;
+}
+
+export interface RuleWindow {
+  /** User, project, team or session; empty for `org`. */
+  scopeValue: string;
+  /** Dollars, tokens, signals or errors. */
+  used: number;
+  limit: number;
+  left: number;
+  since: string | null;
+  /** End of the calendar month. */
+  until: string | null;
+}

@@ -168,6 +168,28 @@ describe("a stream", () => {
   });
 });
 
+describe("signals", () => {
+  test("are read by the filters that are given", async () => {
+    const seen: (string | undefined)[] = [];
+    const bridge = await serve((request, response) => {
+      seen.push(request.url);
+      response.end('{"sessions": [1], "interventions": [2], "rules": [3], "totals": [4], "nextCursor": "n", "leftOutUntil": null}');
+    });
+    expect(await bridge.signalSessions({ active: true, user: "ana b", cursor: "c" })).toEqual({ items: [1], nextCursor: "n" });
+    expect(await bridge.interventions({ session: "s", limit: 3 })).toEqual({ items: [2], nextCursor: "n" });
+    expect(await bridge.signalRules()).toEqual([3]);
+    expect(await bridge.signalTotals("model", "7d")).toMatchObject({ totals: [4], leftOutUntil: null });
+    await bridge.signalSession("a/b");
+    expect(seen).toEqual([
+      "/api/v2/signals/sessions?active=true&user=ana+b&cursor=c",
+      "/api/v2/signals/interventions?session=s&limit=3",
+      "/api/v2/signals/rules",
+      "/api/v2/signals/totals?by=model&since=7d",
+      "/api/v2/signals/sessions/a%2Fb",
+    ]);
+  });
+});
+
 describe("external services", () => {
   test("are called by name or reference, and the result is returned", async () => {
     const seen: unknown[] = [];
