@@ -337,6 +337,31 @@ await step("a command that waits is approved, another one rejected", async () =>
   }
 });
 
+await step("signals show what is left of budgets, live sessions and interventions", async () => {
+  await open("Signals");
+  const daily = main.getByRole("region", { name: "daily", exact: true });
+  await daily.getByText("$0.5 of $1, $0.5 left").waitFor();
+  await daily.getByText("$1.25 of $1, used up").waitFor();
+  const bars = await daily.getByRole("progressbar").evaluateAll((all) => all.map((bar) => [bar.getAttribute("aria-label"), bar.value, bar.className]));
+  assert.deepEqual(bars, [["daily, ben", 1, "bad"], ["daily, ana", 0.5, "good"]]);
+  await main.getByRole("region", { name: "errors", exact: true }).getByText("0 errors of 20 errors, 20 errors left").waitFor();
+  const row = page.getByRole("table", { name: "Live sessions" }).getByRole("row").filter({ hasText: "ana" });
+  await row.getByText("$0.5000 and 1 signal unpriced").waitFor();
+  const interventions = page.getByRole("table", { name: "Interventions" });
+  await interventions.getByText("critical", { exact: true }).waitFor();
+  await interventions.getByText("consider wrapping up").waitFor();
+});
+
+await step("signals without rules say so", async () => {
+  await page.goto(`${shaky}/#/signals`);
+  await main.getByText("No rules are configured").waitFor();
+  await main.getByText("No tool has a live session.").waitFor();
+  await main.getByText("No rule has warned or blocked yet.").waitFor();
+  await accessible("signals without rules");
+  if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "signals-none.png") });
+  await page.goto(url);
+});
+
 await step("an adapter shows its capabilities", async () => {
   await open("Adapters");
   const card = page.getByRole("region", { name: "echo" });
@@ -395,7 +420,7 @@ await step("the keyboard reaches the page", async () => {
 });
 
 await step("keys go to pages, to the search and to the list of keys", async () => {
-  for (const [key, name] of [["d", "Dispatches"], ["a", "Adapters"], ["s", "Services"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
+  for (const [key, name] of [["d", "Dispatches"], ["a", "Adapters"], ["s", "Services"], ["i", "Signals"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
     await page.keyboard.press("g");
     await page.keyboard.press(key);
     await main.getByRole("heading", { level: 1, name }).waitFor();
@@ -425,7 +450,7 @@ await step("an unreachable bridge is shown, and found again", async () => {
 
 await step("nothing is cut on a narrow screen", async () => {
   await page.setViewportSize({ width: 360, height: 740 });
-  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, "adapters", "deliveries", "events", "try"]) {
+  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, "adapters", "signals", "deliveries", "events", "try"]) {
     await page.goto(`${url}/#/${place}`);
     await main.getByRole("heading", { level: 1 }).waitFor();
     await page.locator(".skeleton").first().waitFor({ state: "detached" });
@@ -438,7 +463,7 @@ await step("nothing is cut on a narrow screen", async () => {
 for (const scheme of ["light", "dark"]) {
   await step(`pages are accessible, ${scheme}`, async () => {
     await page.emulateMedia({ colorScheme: scheme });
-    const places = ["docs", "now", "dispatches", `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
+    const places = ["docs", "now", "dispatches", `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "signals", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
     for (const place of places) {
       await page.goto(place === "docs" ? `${url}/docs` : `${url}/#/${place}`);
       await main.getByRole("heading", { level: 1 }).waitFor();

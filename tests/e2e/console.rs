@@ -10,6 +10,7 @@ use tokio::process::Command;
 use super::external::register;
 use super::harness::api::quiet;
 use super::harness::{Answer, Bridge, CallbackSink, until};
+use super::signals::{Tool, agent_url};
 
 const TOKEN: &str = "console-token-console-token-0001";
 
@@ -49,6 +50,21 @@ fn billing(sink: &CallbackSink) -> Value {
     })
 }
 
+/// Uses half of a budget of a dollar, and more than another one, whose user is told.
+async fn spend(bridge: &Bridge) {
+    let agent = agent_url(bridge).await;
+    for (user, costs) in [("ana", vec![0.5]), ("ben", vec![0.9, 0.35])] {
+        let started = json!({"adapter": "my-tool", "user_id": user, "project_id": "web"});
+        let tool = Tool::start(&agent, &started).await;
+        for cost in costs {
+            let record = json!({"adapter": "my-tool", "ts": 0, "model": "m", "tokens_in": 1200, "cost_usd": cost});
+            assert_eq!(tool.emit(&record).await.0, 200);
+        }
+        let unpriced = json!({"adapter": "my-tool", "ts": 0, "model": "m", "tokens_in": 7});
+        assert_eq!(tool.emit(&unpriced).await.0, 200);
+    }
+}
+
 #[tokio::test]
 async fn an_operator_can_do_everything_in_the_console() {
     let sink = CallbackSink::start().await;
@@ -67,13 +83,24 @@ async fn an_operator_can_do_everything_in_the_console() {
         Answer::status(answer.load(Ordering::Relaxed))
     });
     let root = services.path();
-    let file = format!("[external]\nroot = {root:?}\nenforce = [\"approval\"]\n");
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    let limits = json!({
+        "version": 1,
+        "rules": [{"id": "errors", "scope": "org", "window": "1h", "action": "notify", "condition": {"errors": {"gte": 20}}}],
+        "budgets": [{"id": "daily", "scope": "user", "window": "1d", "limitUsd": 1}],
+    });
+    std::fs::write(rules.path(), limits.to_string()).unwrap();
+    let rules = rules.path();
+    let file = format!(
+        "[external]\nroot = {root:?}\nenforce = [\"approval\"]\n[signals]\nrules = {rules:?}\n"
+    );
     let variables = [
         ("BRIDGE_TOKENS", TOKEN),
         // The script closes the breaker itself.
         ("BRIDGE_CALLBACK_BREAKER_OPEN", "5m"),
     ];
     let bridge = Bridge::configured(&file, &variables).await;
+    spend(&bridge).await;
     let shaky = quarantined().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
     let output = Command::new(forge_test_runtimes::node())

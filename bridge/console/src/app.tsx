@@ -12,6 +12,7 @@ import { Events } from "./pages/events";
 import { Now } from "./pages/now";
 import { ReferencePage } from "./pages/reference";
 import { Services } from "./pages/services";
+import { Signals } from "./pages/signals";
 import { Try } from "./pages/try";
 import { Badge } from "./parts/badge";
 import { KeysDialog } from "./parts/keys";
@@ -25,6 +26,7 @@ const PAGES = [
   ["dispatches", "Dispatches"],
   ["adapters", "Adapters"],
   ["services", "Services"],
+  ["signals", "Signals"],
   ["deliveries", "Deliveries"],
   ["events", "Events"],
   ["try", "Try it"],
@@ -112,6 +114,8 @@ function Page({ route }: { route: Route }) {
       return <Adapters />;
     case "services":
       return <Services />;
+    case "signals":
+      return <Signals />;
     case "deliveries":
       return <Deliveries route={route} />;
     case "events":

@@ -55,6 +55,12 @@ export function dollars(value: number | null | undefined): string {
   return `$${value < 0.01 ? value.toFixed(6) : value.toFixed(4)}`;
 }
 
+/** Amount of a sum of signals, such as `cost_usd` or `tokens`. */
+export function amount(value: number, field: string | null): string {
+  if (field === "cost_usd") return value === 0 || value >= 0.01 ? `$${number(Number(value.toFixed(2)))}` : dollars(value);
+  return `${number(value)} ${field?.replace("_", " ") ?? ""}`;
+}
+
 export function json(value: unknown): string {
   return typeof value === "string" ? value : JSON.stringify(value, null, 2);
 }

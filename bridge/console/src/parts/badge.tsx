@@ -15,6 +15,8 @@ const TONES: Record<string, string> = {
   degraded: "warn",
   retrying: "warn",
   paused: "warn",
+  warning: "warn",
+  critical: "bad",
   input_required: "warn",
   offline: "bad",
   quarantined: "bad",
