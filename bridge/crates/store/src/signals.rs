@@ -128,9 +128,12 @@ pub fn place(started_at: Timestamp) -> u64 {
 }
 
 impl SignalSession {
-    /// Counts a record.
+    /// Counts a record. The session belongs to the project of the last record that names one.
     pub fn count(&mut self, record: &SignalRecord) {
         self.totals.add(record);
+        if record.project_id.is_some() {
+            self.project_id.clone_from(&record.project_id);
+        }
         self.last_at = self.last_at.max(record.at);
     }
 }

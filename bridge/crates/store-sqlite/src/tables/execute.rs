@@ -16,7 +16,7 @@ use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
 use super::rows::{self, Current, nanos, phase, select_dispatch};
-use super::{Tx, approval, content, deliver, events, queue, signals};
+use super::{Tx, approval, content, deliver, events, queue, sessions, signals};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -190,8 +190,10 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
     let totals = events::totals_with(tx, &found, finish.events.len())?;
     let body = rules::with_events(&finish.result, &tx.counters.log, totals)?;
     events::append(tx, &found, &finish.events)?;
-    let mut charge = finish.charge.iter();
-    charge.try_for_each(|charge| signals::charge(tx, charge))?;
+    if let Some(charge) = &finish.charge {
+        signals::charge(tx, charge)?;
+        sessions::end(tx, &(charge.session.id.clone(), finish.at))?;
+    }
     // The delivery is due at once.
     let delivery = finish.delivery.as_ref();
     let due_at = delivery.map(|_| nanos(finish.at));

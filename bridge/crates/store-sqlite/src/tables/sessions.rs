@@ -166,13 +166,14 @@ pub(super) fn insert(tx: &Tx<'_>, session: &SignalSession) -> rusqlite::Result<u
     Ok(seq)
 }
 
-/// Writes the totals, the time of the last record and the pause.
+/// Writes what a record changes: the totals, the project, the time of the last record and the pause.
 pub(super) fn update(tx: &Tx<'_>, seq: u64, session: &SignalSession) -> rusqlite::Result<()> {
     let totals = &session.totals;
     tx.execute(
-        "UPDATE signal_session SET last_at = ?, paused_at = ?, signals = ?, errors = ?, tokens_in = ?, tokens_out = ?,
-           cost_micros = ?, unpriced = ? WHERE seq = ?",
+        "UPDATE signal_session SET project_id = ?, last_at = ?, paused_at = ?, signals = ?, errors = ?, tokens_in = ?,
+           tokens_out = ?, cost_micros = ?, unpriced = ? WHERE seq = ?",
         params![
+            session.project_id,
             nanos(session.last_at),
             session.paused_at.map(nanos),
             totals.signals,

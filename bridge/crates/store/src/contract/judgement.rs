@@ -398,6 +398,7 @@ pub async fn usage_of_a_dispatch_is_charged_once(subject: impl Subject) {
     let store = subject.open().await;
     let (session, records) = stored(&*store, "sess_1").await;
     assert_eq!(session.source, SignalSource::Execution);
+    assert_eq!(session.ended_at, Some(at(5)));
     let (tokens, cost) = (session.totals.tokens_in, session.totals.cost_micros);
     assert_eq!((tokens, cost, session.last_at), (80, 160, at(5)));
     let parts = records.iter().map(|one| one.tokens_in.unwrap());

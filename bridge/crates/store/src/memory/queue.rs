@@ -215,7 +215,10 @@ impl State {
         let totals = self.totals_with(seq, finish.events.len() as u64);
         let result = rules::with_events(&finish.result, &self.log, totals)?;
         self.log_events(seq, finish.events);
-        finish.charge.iter().for_each(|charge| self.charge(charge));
+        if let Some(charge) = &finish.charge {
+            self.charge(charge);
+            self.end_signals(&(charge.session.id.clone(), finish.at));
+        }
         let kept = self.kept(seq);
         kept.result =
             Some(RawValue::from_string(result.clone()).expect("one more member leaves it JSON"));

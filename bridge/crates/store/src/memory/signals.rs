@@ -232,7 +232,7 @@ impl State {
         self.signal_sessions.insert(place, session);
     }
 
-    fn end_signals(&mut self, (id, at): &(String, Timestamp)) {
+    pub(super) fn end_signals(&mut self, (id, at): &(String, Timestamp)) {
         let mut all = self.signal_sessions.values_mut();
         if let Some(session) = all.find(|session| session.id == *id) {
             session.ended_at.get_or_insert(*at);

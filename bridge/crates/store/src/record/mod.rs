@@ -220,6 +220,7 @@ pub struct Finish {
     pub delivery: Option<NewDelivery>,
     /// Retention starts at the later of the finish and the delivery's end.
     pub retention: Duration,
+    /// Last charge, which ends the session of the dispatch.
     #[serde(skip)]
     pub charge: Option<Charge>,
 }
