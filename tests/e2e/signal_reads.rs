@@ -29,12 +29,14 @@ fn home() -> Home {
 }
 
 async fn tool(bridge: &Process, adapter: &str, user: &str) -> Tool {
-    let request = json!({"adapter": adapter, "user_id": user, "project_id": "web"});
+    let request = json!({"adapter": adapter, "user_id": user});
     Tool::start(&agent_of(&bridge.api).await, &request).await
 }
 
 async fn emit(tool: &Tool, adapter: &str, more: &Value) -> Value {
-    let mut record = json!({"adapter": adapter, "ts": "2026-01-01T00:00:00Z", "model": "m"});
+    let mut record = json!({
+        "adapter": adapter, "ts": "2026-01-01T00:00:00Z", "model": "m", "project_id": "web",
+    });
     let fields = record.as_object_mut().unwrap();
     fields.extend(more.as_object().unwrap().clone());
     let (status, answer) = tool.emit(&record).await;
@@ -101,7 +103,7 @@ async fn what_tools_and_executions_use_is_read() {
         ("user=ben&project=web", vec![&ben.session]),
         ("project=none", vec![]),
         ("user=ana&active=true", vec![&ana.session]),
-        ("active=false", vec![]),
+        ("active=false", vec![&all[0]]),
     ] {
         let found = sessions(&bridge, filter).await;
         assert_eq!(found.iter().collect::<Vec<_>>(), expected, "{filter}");
@@ -131,6 +133,7 @@ async fn what_tools_and_executions_use_is_read() {
     });
     assert_eq!((newest, records.as_array().unwrap().len()), (expected, 2));
     let execution = read(&bridge, &format!("sessions/{}", all[0])).await;
+    assert!(execution["endedAt"].is_string());
     assert_eq!(
         (
             &execution["source"],
@@ -177,22 +180,18 @@ async fn what_tools_and_executions_use_is_read() {
 #[tokio::test]
 async fn what_is_left_and_who_was_warned_is_read_after_a_kill_too() {
     let home = home();
-    let bridge = home.start();
+    let mut bridge = home.start();
     let ana = tool(&bridge, "a", "ana").await;
     emit(&ana, "a", &json!({"tokens_in": 250})).await;
     let ben = tool(&bridge, "b", "ben").await;
     let warned = emit(&ben, "b", &json!({"tokens_in": 900})).await;
     emit(&ben, "b", &json!({"tokens_in": 350})).await;
     for restart in [false, true] {
-        let bridge = match restart {
-            false => None,
-            true => {
-                bridge.kill();
-                Some(home.start())
-            }
-        };
-        let bridge = bridge.as_ref().unwrap_or(&bridge);
-        let rules = read(bridge, "rules").await;
+        if restart {
+            bridge.kill();
+            bridge = home.start();
+        }
+        let rules = read(&bridge, "rules").await;
         let daily = windows(&rules, "daily");
         assert_eq!(
             daily,
@@ -214,7 +213,7 @@ async fn what_is_left_and_who_was_warned_is_read_after_a_kill_too() {
         assert!(month["windows"][0]["until"].is_string());
         assert_eq!(rules["rules"][4]["limitUsd"], 1);
 
-        let told = read(bridge, "interventions").await;
+        let told = read(&bridge, "interventions").await;
         let told = told["interventions"].as_array().unwrap();
         let severities: Vec<_> = told.iter().map(|one| &one["severity"]).collect();
         assert_eq!(severities, ["critical", "warning"]);
@@ -226,7 +225,7 @@ async fn what_is_left_and_who_was_warned_is_read_after_a_kill_too() {
             "ackDelayMs": null,
         });
         assert_eq!(oldest, expected);
-        let of_ana = read(bridge, &format!("interventions?session={}", ana.session)).await;
+        let of_ana = read(&bridge, &format!("interventions?session={}", ana.session)).await;
         assert_eq!(of_ana, json!({"interventions": [], "nextCursor": null}));
     }
 }

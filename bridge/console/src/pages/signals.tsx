@@ -132,10 +132,12 @@ function Card({ rule }: { rule: SignalRule }) {
   );
 }
 
-/** Conditions as in the file: `cost_usd gte 5, model in a, b`. */
+const OPERATORS: Record<string, string> = { gt: ">", gte: "≥", lt: "<", lte: "≤", eq: "=", in: "in", not_in: "not in" };
+
+/** Conditions in words: `cost usd ≥ 5 and model in a, b`. */
 function conditions({ condition }: SignalRule): string {
   const tests = Object.entries(condition ?? {}).flatMap(([field, operations]) =>
-    Object.entries(operations).map(([operator, value]) => `${field} ${operator} ${Array.isArray(value) ? value.join(", ") : String(value)}`),
+    Object.entries(operations).map(([operator, value]) => `${field.replace("_", " ")} ${OPERATORS[operator] ?? operator} ${Array.isArray(value) ? value.join(", ") : String(value)}`),
   );
   return tests.join(" and ");
 }
