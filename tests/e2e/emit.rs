@@ -17,7 +17,7 @@ use tokio::task::spawn_blocking;
 use super::harness::{Answer, Bridge, CallbackSink};
 
 /// Record of the protocol's section on tests, as printed there.
-const RECORD: &str = r#"{
+pub(super) const RECORD: &str = r#"{
   "adapter": "test",
   "model": "claude-opus-4-5",
   "tokens_in": 100,
@@ -27,7 +27,12 @@ const RECORD: &str = r#"{
 }"#;
 
 /// Runs `forg` without waiting on the test's runtime, which answers it.
-async fn forg(home: &Path, variables: &[(&str, &str)], arguments: &[&str], input: &str) -> Output {
+pub(super) async fn forg(
+    home: &Path,
+    variables: &[(&str, &str)],
+    arguments: &[&str],
+    input: &str,
+) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_forg"));
     command
         .env_clear()

@@ -5,6 +5,7 @@ use std::fs;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
+use super::emit::{RECORD, forg};
 use super::harness::process::{Home, Process};
 use super::signals::{Tool, agent_of};
 
@@ -228,4 +229,69 @@ async fn what_is_left_and_who_was_warned_is_read_after_a_kill_too() {
         let of_ana = read(&bridge, &format!("interventions?session={}", ana.session)).await;
         assert_eq!(of_ana, json!({"interventions": [], "nextCursor": null}));
     }
+}
+
+#[tokio::test]
+async fn commands_show_the_tools_that_reported_and_the_rules() {
+    let home = home();
+    let bridge = home.start();
+    let agent = agent_of(&bridge.api).await;
+    let variables = [
+        ("FORG_AGENT_URL", &*agent),
+        ("BRIDGE_URL", &*bridge.api.url),
+    ];
+    let run = async |arguments: &[&str]| {
+        let output = forg(home.dir.path(), &variables, arguments, "").await;
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let none = run(&["status"]).await;
+    let address = agent.strip_prefix("http://").unwrap();
+    assert_eq!(
+        none,
+        format!(
+            "Agent: {address}\nSessions with a valid key: 0\nRules: 5\nNo adapter has reported yet.\n"
+        )
+    );
+    run(&["emit", RECORD]).await;
+    let shown = run(&["status", "--adapter"]).await;
+    let lines: Vec<_> = shown.lines().collect();
+    assert_eq!(lines[0], "Adapter: test (connected)");
+    assert!(
+        lines[1].starts_with("  Last signal: ") && lines[1].ends_with(" s ago"),
+        "{shown}"
+    );
+    let other = run(&["status", "--json", "--adapter", "other"]).await;
+    let other: Value = serde_json::from_str(&other).unwrap();
+    assert_eq!(
+        (&other["adapters"], &other["signals"]["rules"]),
+        (&json!([]), &json!(5))
+    );
+
+    let ana = tool(&bridge, "a", "ana").await;
+    emit(&ana, "a", &json!({"tokens_in": 250})).await;
+    let rules = run(&["rules", "list"]).await;
+    let words = |line: &str| {
+        line.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    let rules: Vec<_> = rules.lines().map(words).collect();
+    assert_eq!(
+        rules,
+        [
+            "RULE SCOPE WINDOW ACTION OF FULLEST USED LIMIT LEFT",
+            "off org 1h off - - - - -",
+            &format!(
+                "life user session notify tokens {} 250 2000 1750",
+                ana.session
+            ),
+            "month project month notify errors web 0 9 9",
+            "model org 1h allow - - - - -",
+            "daily user 1d block cost_usd ana 0.25 1 0.75",
+        ]
+    );
+    let rules: Value = serde_json::from_str(&run(&["rules", "list", "--json"]).await).unwrap();
+    assert_eq!(rules, read(&bridge, "rules").await);
 }

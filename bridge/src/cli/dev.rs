@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::client::{Client, Target};
-use super::screen::{Screen, Tone, text};
+use super::screen::{Screen, Tone, rough, text};
 use super::serve::{self, Signals};
 use super::sink::{Callback, Sink};
 use super::{Context, Environment, INTERRUPTED, tail};
@@ -198,15 +198,6 @@ fn plugin_line(screen: &Screen, adapter: &Value) -> String {
         text(adapter, "/health/status"),
         screen.paint(Tone::Quiet, format_args!("{path}, {age}, sha256 {short}")),
     )
-}
-
-fn rough(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7_199 => format!("{} min", seconds / 60),
-        7_200..=172_799 => format!("{} h", seconds / 3_600),
-        _ => format!("{} days", seconds / 86_400),
-    }
 }
 
 fn show(context: &Context, screen: &Screen, callback: &Callback) -> std::io::Result<()> {

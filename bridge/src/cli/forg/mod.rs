@@ -8,6 +8,7 @@ mod emit;
 mod hook;
 mod keystore;
 mod rules;
+mod status;
 mod transcript;
 
 use std::ffi::OsString;
@@ -31,9 +32,11 @@ enum Command {
     Activate(activate::Arguments),
     /// Print the token that is kept
     Token(activate::TokenArguments),
+    /// Show the local agent and the tools that report to it
+    Status(status::Arguments),
     /// Make a tool send its signals, or stop it from doing so
     Connect(connect::Arguments),
-    /// Test rules and budgets over signals, and print their schema
+    /// List rules and budgets over signals, test them, and print their schema
     Rules(rules::Arguments),
 }
 
@@ -42,6 +45,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         Command::Emit(arguments) => emit::run(context, arguments),
         Command::Activate(arguments) => activate::run(context, arguments),
         Command::Token(arguments) => activate::token(context, arguments),
+        Command::Status(arguments) => status::run(context, arguments),
         Command::Connect(arguments) => connect::run(context, arguments),
         Command::Rules(arguments) => rules::run(context, arguments),
     }

@@ -1,5 +1,7 @@
-//! `forg rules`: judges records of a file by rules of a file, on the time that the records state, and prints the schema
-//! of a rules file.
+//! `forg rules`: lists the rules in force; judges records of a file by rules of a file, on the time that the records
+//! state; prints the schema of a rules file.
+
+mod list;
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -28,6 +30,8 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// List the rules in force, each with its fullest window
+    List,
     /// Judge recorded signals by a rules file, without a bridge
     Test {
         /// Rules file
@@ -52,6 +56,7 @@ fn team(text: &str) -> Result<(String, Vec<String>), String> {
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     match &arguments.command {
+        Command::List => list::run(context),
         Command::Schema => {
             context.screen().piece(SCHEMA)?;
             Ok(ExitCode::SUCCESS)
