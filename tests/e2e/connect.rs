@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -15,6 +16,7 @@ use tokio::task::spawn_blocking;
 
 use super::harness::{Answer, Bridge, CallbackSink};
 use super::signal_claude::{CALL_TOKENS, asked};
+use super::terminal::on_a_terminal;
 
 /// Project of a user whose tools find `forg`.
 struct Project {
@@ -85,15 +87,32 @@ fn a_tool_is_connected_and_disconnected_after_its_change_is_shown() {
     let settings = project.path(".claude/settings.json");
     let foreign = "{\n  \"model\": \"opus\",\n  \"hooks\": {\n    \"Stop\": [\n      {\"hooks\": [{\"type\": \"command\", \"command\": \"say\"}]}\n    ]\n  }\n}\n";
     fs::write(&settings, foreign).unwrap();
-    // Without an answer, the change is only shown.
-    let shown = project.connect(&["claude-code"]);
+    // Without a terminal, also over a pipe that stays open, the change is only shown.
+    let (input, _open) = io::pipe().unwrap();
+    let mut asked = project.command(Path::new("forg"));
+    asked.args(["connect", "claude-code"]).stdin(input);
+    let shown = asked.output().unwrap();
     assert_eq!(shown.status.code(), Some(1));
+    let said = text(&shown.stderr);
+    assert!(said.contains("--yes"), "{said}");
     assert_eq!(fs::read_to_string(&settings).unwrap(), foreign);
     let diff = text(&shown.stdout);
     assert!(diff.contains("forg emit --event PreToolUse"), "{diff}");
     assert!(!diff.contains("opus"), "{diff}");
 
-    assert!(project.connect(&["claude-code", "--yes"]).status.success());
+    // On a terminal it asks.
+    for (answer, code) in [("n\n", 1), ("y\n", 0)] {
+        let (input, mut keys) = io::pipe().unwrap();
+        keys.write_all(answer.as_bytes()).unwrap();
+        let mut asked = project.command(Path::new(env!("CARGO_BIN_EXE_forg")));
+        asked.args(["connect", "claude-code"]);
+        let mut asked = on_a_terminal(&asked);
+        asked.current_dir(project.path("")).stdin(input);
+        let output = asked.output().unwrap();
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        let is_changed = fs::read_to_string(&settings).unwrap() != foreign;
+        assert_eq!(is_changed, code == 0, "{output:?}");
+    }
     let connected = fs::read_to_string(&settings).unwrap();
     let again = project.connect(&["claude-code"]);
     assert!(text(&again.stdout).contains("no change"), "{again:?}");

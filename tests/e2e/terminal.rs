@@ -17,7 +17,7 @@ fn program(home: &Home, bridge: &Process) -> Command {
 }
 
 /// Wraps a command to run on a terminal.
-fn on_a_terminal(command: &Command) -> Command {
+pub(super) fn on_a_terminal(command: &Command) -> Command {
     let mut python = Command::new("python3");
     python
         .args(["-c", ON_A_TERMINAL])

@@ -5,7 +5,7 @@ mod lines;
 
 use std::env;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -82,9 +82,17 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         };
         screen.line(screen.paint(tone, format_args!("{sign} {line}")))?;
     }
-    if !arguments.yes && !screen.ask("Change this file?")? {
-        screen.aside("nothing was changed")?;
-        return Ok(ExitCode::from(FAILED));
+    if !arguments.yes {
+        // A script or a tool would wait for ever for its own answer.
+        if !io::stdin().is_terminal() {
+            bail!(
+                "standard input is not a terminal, so nothing was changed; --yes changes the file without asking"
+            );
+        }
+        if !screen.ask("Change this file?")? {
+            screen.aside("nothing was changed")?;
+            return Ok(ExitCode::from(FAILED));
+        }
     }
     match &new {
         Some(text) => write(&path, text),
