@@ -4,19 +4,22 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use forge_base::digest::{MacKey, hex};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::harness::api::answer;
 use super::harness::port::Reserved;
 use super::harness::process::{Home, Process};
-use super::harness::until;
+use super::harness::{Answer, CallbackSink, until};
 use super::metrics::scrape;
 use super::signals::{Tool, agent_of};
 use super::signals_main::tokens;
 
 /// Token with all scopes at the team's bridge.
 const READER: &str = "reader";
+/// Token of the laptop at the team's bridge.
+const TOKEN: &str = "signals";
 
 /// Bridge of a team, which can come back at its address.
 pub(crate) struct Team {
@@ -127,7 +130,7 @@ async fn emit(tool: &Tool, record: &Value) -> Value {
 #[tokio::test]
 async fn records_reach_the_team_and_its_intervention_comes_back() {
     let mut team = Team::start(20);
-    let home = laptop(team.address, "signals");
+    let home = laptop(team.address, TOKEN);
     let bridge = home.start();
     let tool = Tool::start(&agent_of(&bridge.api).await, &json!({"adapter": "a"})).await;
     let free = json!({"blocked": false, "session_id": tool.session});
@@ -180,10 +183,131 @@ async fn a_wrong_token_is_one_warning_and_a_pause() {
     assert!(team.events("signal.session.started").await.is_empty());
 }
 
+/// Answer of an engine that has nothing to say.
+fn noop() -> Answer {
+    Answer::status(200).body(r#"{"action": "noop"}"#)
+}
+
+/// Home of a bridge that forwards to a fake engine, and a tool of it.
+async fn forwarding(engine: &CallbackSink) -> (Home, Process, Tool) {
+    let home = laptop(engine.address(), TOKEN);
+    let bridge = home.start();
+    let tool = Tool::start(&agent_of(&bridge.api).await, &json!({"adapter": "a"})).await;
+    (home, bridge, tool)
+}
+
+/// Signals that an engine has received so far, each signed with the token.
+fn arrived(engine: &CallbackSink) -> Vec<Value> {
+    let signals = engine.received().into_iter().map(|request| {
+        assert_eq!(request.path, "/engine/v1/signals");
+        assert_eq!(request.headers["authorization"], format!("Bearer {TOKEN}"));
+        let digits = hex(&MacKey::new(TOKEN.as_bytes()).mac([&*request.body]));
+        let signature = &request.headers["x-forg-signature"];
+        assert_eq!(*signature, format!("sha256={digits}"));
+        serde_json::from_slice(&request.body).unwrap()
+    });
+    signals.collect()
+}
+
+/// Tokens of the usage that has arrived, in its order.
+fn tokens_of(signals: &[Value]) -> Vec<u64> {
+    let usage = signals.iter().filter(|one| one["type"] == "post-tool");
+    usage
+        .map(|one| one["metadata"]["tokens_in"].as_u64().unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn a_record_that_is_refused_is_counted_and_not_sent_again() {
+    let engine = CallbackSink::start().await;
+    engine.answer_with(|request| {
+        let signal: Value = serde_json::from_slice(&request.body).unwrap();
+        match signal["metadata"]["tokens_in"].as_u64() {
+            Some(tokens @ (400 | 403)) => Answer::status(u16::try_from(tokens).unwrap()),
+            _ => noop(),
+        }
+    });
+    let (_home, bridge, tool) = forwarding(&engine).await;
+    let sent = [1, 400, 2, 403, 3];
+    for (number, tokens) in sent.into_iter().enumerate() {
+        emit(&tool, &record(number, tokens)).await;
+    }
+    reaches(&bridge, "forwarded", 3).await;
+    assert_eq!(tokens_of(&arrived(&engine)), sent);
+    assert_eq!(outcomes(&bridge, "refused").await, 2);
+    assert_eq!(outcomes(&bridge, "failed").await, 0);
+}
+
+/// The answer of another host is none, and that host never sees the token.
+#[tokio::test]
+async fn a_redirect_is_a_failure_and_is_not_followed() {
+    let (engine, other) = (CallbackSink::start().await, CallbackSink::start().await);
+    other.answer(noop());
+    engine.answer(Answer::redirect(&other.url("/engine/v1/signals")));
+    let (_home, bridge, tool) = forwarding(&engine).await;
+    emit(&tool, &record(0, 1)).await;
+    until("an answer to the redirect", || async {
+        let is_followed = !other.received().is_empty();
+        (is_followed || outcomes(&bridge, "failed").await > 0).then_some(())
+    })
+    .await;
+    engine.answer(noop());
+    reaches(&bridge, "forwarded", 1).await;
+    assert!(other.received().is_empty(), "{:?}", other.received());
+}
+
+/// A request has three seconds, there is one at a time, and no tool waits for it.
+#[tokio::test]
+async fn an_engine_that_hangs_delays_no_tool() {
+    let engine = CallbackSink::start().await;
+    engine.answer(Answer::hang());
+    let (_home, bridge, tool) = forwarding(&engine).await;
+    let emitted = [1, 2, 3, 4];
+    emit(&tool, &record(0, emitted[0])).await;
+    engine.until(1).await;
+    for (number, tokens) in emitted.into_iter().enumerate().skip(1) {
+        emit(&tool, &record(number, tokens)).await;
+    }
+    let begun = arrived(&engine).len() as u64;
+    assert!(begun <= 1 + outcomes(&bridge, "failed").await);
+    reaches(&bridge, "failed", 1).await;
+    engine.answer(noop());
+    reaches(&bridge, "forwarded", emitted.len() as u64).await;
+    assert_eq!(tokens_of(&arrived(&engine)), emitted);
+}
+
+/// Heartbeats are due every 30 seconds, and at the start.
+#[tokio::test]
+async fn heartbeats_of_live_sessions_are_sent() {
+    let engine = CallbackSink::start().await;
+    engine.answer(noop());
+    let (home, bridge, tool) = forwarding(&engine).await;
+    let other = Tool::start(&agent_of(&bridge.api).await, &json!({"adapter": "b"})).await;
+    emit(
+        &other,
+        &json!({"adapter": "b", "ts": 0, "hook": "SessionEnd"}),
+    )
+    .await;
+    emit(&tool, &record(0, 1)).await;
+    reaches(&bridge, "forwarded", 2).await;
+    bridge.terminate();
+    bridge.ended().await;
+    let _bridge = home.start();
+    let heartbeats = until("a heartbeat", || async {
+        let mut signals = arrived(&engine);
+        signals.retain(|one| one["type"] == "adapter-heartbeat");
+        (!signals.is_empty()).then_some(signals)
+    });
+    for beat in heartbeats.await {
+        let named = (&beat["adapter"], &beat["session_id"]);
+        assert_eq!(named, (&json!("a"), &json!(tool.session)), "{beat}");
+    }
+}
+
 /// Settings that would send signals in the clear are refused at the start.
 #[test]
 fn a_url_in_the_clear_is_refused() {
-    let mut home = laptop("10.0.0.1:80".parse().unwrap(), "signals");
+    let mut home = laptop("10.0.0.1:80".parse().unwrap(), TOKEN);
     let log = home.launch().err().unwrap();
     assert!(
         log.contains("signals.upstream.url must be an https URL"),

@@ -4,17 +4,22 @@ use forge_base::tasks::Tasks;
 use forge_base::vault::Vault;
 use forge_store::contract::signals::{session, signal};
 use forge_store::memory::Memory;
-use forge_store::record::SignalSession;
+use forge_store::record::{SignalSession, SignalTotals};
+use forge_test_support::callback::{Answer, CallbackSink};
+use jiff::Timestamp;
 use secrecy::SecretSlice;
+use serde_json::Value;
 
 use super::*;
 use crate::agent;
 use crate::ledger::{self, Ledger};
 use crate::terms::Terms;
 
-/// Forwarder to an address where nothing listens.
-async fn forwarder(store: &Arc<Memory>) -> Forwarder {
-    let clock = Clock::System;
+/// URL where nothing listens.
+const NOWHERE: &str = "http://127.0.0.1:1";
+
+/// Forwarder to this URL.
+async fn forwarder(store: &Arc<Memory>, url: &str, clock: Clock) -> Forwarder {
     let ledger = Ledger::open(ledger::Setup {
         store: Arc::clone(store) as _,
         clock,
@@ -30,7 +35,7 @@ async fn forwarder(store: &Arc<Memory>) -> Forwarder {
     };
     let vault = Vault::from_key(&SecretSlice::from(vec![7; 32])).unwrap();
     let config = Config {
-        url: Some("http://127.0.0.1:1".to_owned()),
+        url: Some(url.to_owned()),
         token: Some("t".into()),
     };
     let upstream = Upstream::open(&config, &forge_net::Config::default());
@@ -59,7 +64,7 @@ async fn old_records_and_those_of_others_are_passed() {
         store.open_signal_session(new, Vec::new()).await.unwrap();
     }
     store.record_signal(signal("own", 1)).await.unwrap();
-    let mut forwarder = forwarder(&store).await;
+    let mut forwarder = forwarder(&store, NOWHERE, Clock::System).await;
     assert_eq!(
         waiting(&store).await,
         0,
@@ -73,10 +78,84 @@ async fn old_records_and_those_of_others_are_passed() {
         store.record_signal(new).await.unwrap();
     }
     assert!(forwarder.forward_batch().await.is_err());
-    let [forwarded, expired, refused, failed] =
-        forwarder.meters().outcomes().map(|(_, count)| count);
-    assert_eq!((forwarded, expired, refused, failed), (0, 1, 0, 1));
+    let counts = forwarder.meters().outcomes();
+    let expected = [
+        ("forwarded", 0),
+        ("expired", 1),
+        ("refused", 0),
+        ("failed", 1),
+    ];
+    assert_eq!(counts, expected);
     assert_eq!(waiting(&store).await, 1, "what failed is sent again");
+}
+
+/// Session with a signal that arrived now.
+fn fresh(id: &str, now: Timestamp) -> SignalSession {
+    SignalSession {
+        started_at: now,
+        last_at: now,
+        totals: SignalTotals {
+            signals: 1,
+            ..SignalTotals::default()
+        },
+        ..session(id)
+    }
+}
+
+/// Types and sessions of the signals that an engine has received so far.
+fn arrived(engine: &CallbackSink) -> Vec<(String, String)> {
+    let all = engine.received().into_iter();
+    let all = all.map(|request| {
+        let signal: Value = serde_json::from_slice(&request.body).unwrap();
+        assert_eq!(signal["adapter"], "claude-code");
+        ["type", "session_id"].map(|name| signal[name].as_str().unwrap().to_owned())
+    });
+    all.map(|[kind, id]| (kind, id)).collect()
+}
+
+#[tokio::test]
+async fn live_sessions_have_heartbeats_and_idle_ones_an_end() {
+    let engine = CallbackSink::start().await;
+    engine.answer(Answer::status(200).body(r#"{"action": "noop"}"#));
+    let (store, clock) = (Arc::new(Memory::default()), Clock::tokio());
+    let now = clock.now();
+    let ended = SignalSession {
+        ended_at: Some(now),
+        ..fresh("ended", now)
+    };
+    let silent = SignalSession {
+        totals: SignalTotals::default(),
+        ..fresh("silent", now)
+    };
+    for one in [fresh("live", now), ended, silent] {
+        store.open_signal_session(one, Vec::new()).await.unwrap();
+    }
+    let mut forwarder = forwarder(&store, &engine.url(""), clock).await;
+    let arrive = |kind: &str| (kind.to_owned(), "live".to_owned());
+    let mut expected = vec![arrive(signal::HEARTBEAT)];
+    forwarder.beat().await;
+    assert_eq!(arrived(&engine), expected);
+
+    // What fails is sent with the next ones only.
+    engine.answer(Answer::status(503));
+    forwarder.beat().await;
+    expected.push(arrive(signal::HEARTBEAT));
+    assert_eq!(arrived(&engine), expected);
+    assert_eq!(forwarder.meters().outcomes()[3], ("failed", 1));
+
+    // The time of the agent moves, and the network needs real time.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(30 * 60)).await;
+    tokio::time::resume();
+    forwarder.beat().await;
+    expected.push(arrive(signal::END));
+    assert_eq!(arrived(&engine), expected, "an end that fails");
+    engine.answer(Answer::status(200).body(r#"{"action": "noop"}"#));
+    for _ in 0..2 {
+        forwarder.beat().await;
+    }
+    expected.push(arrive(signal::END));
+    assert_eq!(arrived(&engine), expected, "it ends once");
 }
 
 #[test]
