@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
+use forge_base::digest::Digest;
 use forge_base::event::{Event, LogName, NewEvent};
 use forge_base::id::{DeliveryId, DispatchId};
 
@@ -253,11 +254,12 @@ pub trait Signals: Send + Sync + 'static {
     async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums>;
     /// Interventions that are open, newest first.
     async fn open_interventions(&self, limit: usize) -> Result<Vec<Intervention>>;
-    /// Notes the first acknowledgement of an intervention of this session, and appends the events.
+    /// Notes the first acknowledgement of an intervention, and appends the events. One that began in a session of
+    /// another owner than this is unknown; with `None` the owner does not matter.
     async fn acknowledge_intervention(
         &self,
         id: &str,
-        session_id: &str,
+        owner: Option<Digest>,
         acknowledged: Acknowledgement,
         events: Vec<NewEvent>,
     ) -> Result<Acknowledged>;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 use forge_base::digest::{Digest, hex, sha256};
 use forge_base::event::{NewEvent, kind};
 use forge_store::record::{
-    Acknowledged, Acknowledgement, NewSignal, Severity, SignalRecord, SignalRecorded,
+    Acknowledged, Acknowledgement, Intervention, NewSignal, Severity, SignalRecord, SignalRecorded,
     SignalSession, SignalSource, SignalTotals, SignalVerdict,
 };
 
@@ -292,7 +292,10 @@ impl Inner {
     ) -> Answer {
         let (signal, verdict) = (arrival.signal, judged.verdict);
         let is_unknown_ack = match &signal.acknowledgement {
-            Some(_) => self.acknowledge(place, arrival).await == Acknowledged::Unknown,
+            Some(_) => {
+                let told = verdict.intervention.as_ref();
+                self.acknowledge(place, arrival, told).await == Acknowledged::Unknown
+            }
             None => false,
         };
         let is_log =
@@ -317,8 +320,15 @@ impl Inner {
         }
     }
 
-    /// Records the first acknowledgement of an intervention of the session. One that the store cannot take is unknown.
-    async fn acknowledge(&self, place: &Place, arrival: &Arrival<'_>) -> Acknowledged {
+    /// Records the first acknowledgement of an intervention that began in a session of this token, or that the answer
+    /// carries: a rule over a user, a project or all can begin one in a session of another. One that the store cannot
+    /// take is unknown.
+    async fn acknowledge(
+        &self,
+        place: &Place,
+        arrival: &Arrival<'_>,
+        told: Option<&Intervention>,
+    ) -> Acknowledged {
         let Some((id, delay_ms)) = &arrival.signal.acknowledgement else {
             return Acknowledged::Unknown;
         };
@@ -331,9 +341,11 @@ impl Inner {
             at,
             delay_ms: *delay_ms,
         };
-        let noted =
-            self.store
-                .acknowledge_intervention(id, &session_id, acknowledgement, vec![event]);
+        let is_told = told.is_some_and(|told| told.id == *id);
+        let owner = (!is_told).then_some(place.owner);
+        let noted = self
+            .store
+            .acknowledge_intervention(id, owner, acknowledgement, vec![event]);
         match timeout_at(arrival.deadline, noted).await {
             Ok(Ok(acknowledged)) => acknowledged,
             Ok(Err(error)) => {

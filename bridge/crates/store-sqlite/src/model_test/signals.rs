@@ -32,8 +32,8 @@ pub(super) enum SignalStep {
         pauses: bool,
     },
     End(Vec<u8>),
-    /// Acknowledges an intervention of a session, by the numbers of both.
-    Acknowledge(u8, u8),
+    /// Acknowledges an intervention of a session, by the numbers of both, as this owner.
+    Acknowledge(u8, u8, Option<u8>),
     /// Keeps this position.
     Forward(u8),
     Sweep {
@@ -62,7 +62,9 @@ pub(super) fn signal_step() -> impl Strategy<Value = SignalStep> {
             SignalStep::Record { session, repeat_key, opens, ends, tokens, cost, fails, pauses }
         }),
         1 => prop::collection::vec(one(), 0..3).prop_map(SignalStep::End),
-        1 => (one(), 0..4u8).prop_map(|(session, number)| SignalStep::Acknowledge(session, number)),
+        1 => (one(), 0..4u8, prop::option::of(3..SESSIONS)).prop_map(|(session, number, owner)| {
+            SignalStep::Acknowledge(session, number, owner)
+        }),
         1 => (0..20u8).prop_map(SignalStep::Forward),
         1 => (0..20u8, 1..3usize).prop_map(|(age, limit)| SignalStep::Sweep { age, limit }),
     ]
@@ -144,14 +146,15 @@ impl Pair {
                 let ends: Vec<_> = numbers.into_iter().map(|n| (name(n), at(now))).collect();
                 both!(self, store => store.end_signal_sessions(ends.clone(), events())).unwrap();
             }
-            SignalStep::Acknowledge(session, number) => {
+            SignalStep::Acknowledge(session, number, owner) => {
                 let acknowledged = Acknowledgement {
                     at: at(now),
                     delay_ms: 7,
                 };
-                let (id, session) = (intervention(session, number), name(session));
+                let id = intervention(session, number);
+                let owner = owner.map(|owner| [owner; 32]);
                 both!(self, store => {
-                    store.acknowledge_intervention(&id, &session, acknowledged, events())
+                    store.acknowledge_intervention(&id, owner, acknowledged, events())
                 })
                 .unwrap();
             }

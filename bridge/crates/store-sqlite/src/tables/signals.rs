@@ -116,15 +116,19 @@ impl Signals for Sqlite {
     async fn acknowledge_intervention(
         &self,
         id: &str,
-        session_id: &str,
+        owner: Option<Digest>,
         acknowledged: Acknowledgement,
         events: Vec<NewEvent>,
     ) -> Result<Acknowledged> {
-        let (id, session_id) = (id.to_owned(), session_id.to_owned());
+        let id = id.to_owned();
         let bytes = events::size(&events);
         let change = move |tx: &mut Tx<'_>| {
-            let stored = interventions::find(tx.conn, &id)?;
-            let stored = stored.filter(|one| one.session_id == session_id);
+            let mut stored = interventions::find(tx.conn, &id)?;
+            if let (Some(one), Some(_)) = (&stored, owner) {
+                let began_in = sessions::find(tx.conn, &one.session_id)?;
+                let is_own = began_in.is_some_and(|(_, session)| session.owner == owner);
+                stored = stored.filter(|_| is_own);
+            }
             let outcome = signals::acknowledge(stored.as_ref());
             if outcome == Acknowledged::First {
                 interventions::acknowledge(tx, &id, acknowledged)?;

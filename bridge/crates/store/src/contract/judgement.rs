@@ -157,30 +157,46 @@ pub async fn a_repeat_is_answered_as_the_first_was(subject: impl Subject) {
 
 pub async fn an_intervention_is_acknowledged_once(subject: impl Subject) {
     let store = subject.open().await;
-    open(&*store, session("s")).await;
+    let (own, other) = (Some([1; 32]), Some([2; 32]));
+    let owned = SignalSession {
+        owner: own,
+        ..session("s")
+    };
+    for one in [owned, session("free")] {
+        open(&*store, one).await;
+    }
     let judge = Arc::new(Strict::default());
-    verdict(&*store, judged("s", 2, 11, &judge)).await;
-    let acknowledge = async |id, session_id, delay_ms| {
+    for (id, seconds) in [("s", 2), ("free", 3)] {
+        verdict(&*store, judged(id, seconds, 11, &judge)).await;
+    }
+    let acknowledge = async |id, owner, delay_ms| {
         let acknowledged = Acknowledgement {
             at: at(9),
             delay_ms,
         };
         let events = vec![event("signal.acknowledged", 9)];
-        let outcome = store.acknowledge_intervention(id, session_id, acknowledged, events);
+        let outcome = store.acknowledge_intervention(id, owner, acknowledged, events);
         outcome.await.unwrap()
     };
-    assert_eq!(acknowledge("none", "s", 1).await, Acknowledged::Unknown);
-    assert_eq!(acknowledge("int s 0", "x", 1).await, Acknowledged::Unknown);
-    assert_eq!(acknowledge("int s 0", "s", 40).await, Acknowledged::First);
-    assert_eq!(acknowledge("int s 0", "s", 50).await, Acknowledged::Again);
+    for (id, owner, delay_ms, expected) in [
+        ("none", own, 1, Acknowledged::Unknown),
+        ("none", None, 1, Acknowledged::Unknown),
+        ("int s 0", other, 1, Acknowledged::Unknown),
+        ("int s 0", own, 40, Acknowledged::First),
+        ("int s 0", own, 50, Acknowledged::Again),
+        ("int s 0", other, 50, Acknowledged::Unknown),
+        ("int free 0", own, 1, Acknowledged::Unknown),
+        ("int free 0", None, 41, Acknowledged::First),
+        ("int free 0", None, 51, Acknowledged::Again),
+    ] {
+        assert_eq!(acknowledge(id, owner, delay_ms).await, expected, "{id}");
+    }
     let store = subject.open().await;
-    let acknowledged = listed(&*store).await[0].acknowledged;
-    let expected = Acknowledgement {
-        at: at(9),
-        delay_ms: 40,
-    };
-    assert_eq!(acknowledged, Some(expected));
-    assert_eq!(kinds(&*store).await[2..], ["signal.acknowledged"]);
+    let noted = listed(&*store).await.into_iter();
+    let noted = noted.map(|one| one.acknowledged.map(|one| (one.at, one.delay_ms)));
+    let expected = [Some((at(9), 41)), Some((at(9), 40))];
+    assert_eq!(Vec::from_iter(noted), expected);
+    assert_eq!(kinds(&*store).await[4..], ["signal.acknowledged"; 2]);
 }
 
 pub async fn interventions_are_listed_newest_first(subject: impl Subject) {

@@ -155,13 +155,19 @@ impl Signals for Memory {
     async fn acknowledge_intervention(
         &self,
         id: &str,
-        session_id: &str,
+        owner: Option<Digest>,
         acknowledged: Acknowledgement,
         events: Vec<NewEvent>,
     ) -> Result<Acknowledged> {
         self.write(|state| {
+            let sessions = &state.signal_sessions;
+            let is_own = |one: &Intervention| {
+                let mut sessions = sessions.values();
+                let began_in = sessions.find(|session| session.id == one.session_id);
+                owner.is_none() || began_in.is_some_and(|session| session.owner == owner)
+            };
             let mut all = state.interventions.values_mut();
-            let found = all.find(|one| one.id == id && one.session_id == session_id);
+            let found = all.find(|one| one.id == id && is_own(one));
             let outcome = signals::acknowledge(found.as_deref());
             if let (Acknowledged::First, Some(found)) = (outcome, found) {
                 found.acknowledged = Some(acknowledged);

@@ -78,38 +78,82 @@ async fn rules_see_the_fields_of_behaviour() {
     assert_eq!(fixture.send(&usage("s", 1)).await.action, Action::Log);
 }
 
-#[tokio::test]
-async fn an_intervention_is_acknowledged_once_and_by_its_own_token() {
-    let fixture = Fixture::judging(rules(&json!([{
-        "id": "all", "scope": "session", "window": "1h", "action": "notify", "message": "m",
-        "condition": {"drift_score": {"gte": 0}},
-    }])))
-    .await;
-    let (_, id) = intervention(fixture.send(&drift("s")).await);
-    fixture.send(&start("other")).await;
-    let acknowledged = |session: &str, delay: u64| {
-        json!({
-            "type": "refocus-ack", "session_id": session, "intervention_id": id, "ack_delay_ms": delay,
-        })
-    };
-    let foreign = fixture.send_by(2, &acknowledged("s", 1)).await;
-    assert_eq!(foreign.action, Action::Log);
-    let elsewhere = fixture.send(&acknowledged("other", 1)).await;
-    assert_eq!(elsewhere.action, Action::Log);
-    for delay in [2_500, 7] {
-        let answer = fixture.send(&acknowledged("s", delay)).await;
-        assert_eq!((answer.action, answer.logged), (Action::Noop, true));
-    }
+fn acknowledged(session: &str, intervention: &str, delay_ms: u64) -> Value {
+    json!({
+        "type": "refocus-ack", "session_id": session, "intervention_id": intervention, "ack_delay_ms": delay_ms,
+    })
+}
+
+/// Delay of the acknowledgement of each intervention, newest first.
+async fn delays(fixture: &Fixture) -> Vec<Option<u64>> {
     let filter = InterventionFilter {
         limit: 10,
         ..InterventionFilter::default()
     };
     let page = fixture.disk.interventions(filter).await.unwrap();
-    let noted = page.items[0].acknowledged.unwrap();
-    assert_eq!(noted.delay_ms, 2_500);
+    let all = page.items.into_iter().map(|one| one.acknowledged);
+    all.map(|noted| noted.map(|noted| noted.delay_ms)).collect()
+}
+
+/// Fixture whose rule has a notification for each session that drifts.
+async fn noticing() -> Fixture {
+    let rules = rules(&json!([{
+        "id": "all", "scope": "session", "window": "1h", "action": "notify", "message": "m",
+        "condition": {"drift_score": {"gte": 0}},
+    }]));
+    Fixture::judging(rules).await
+}
+
+#[tokio::test]
+async fn an_intervention_is_acknowledged_once_and_by_its_own_token() {
+    let fixture = noticing().await;
+    let (_, id) = intervention(fixture.send(&drift("s")).await);
+    fixture.send(&start("other")).await;
+    let foreign = fixture.send_by(2, &acknowledged("s", &id, 1)).await;
+    assert_eq!(foreign.action, Action::Log);
+    assert_eq!(delays(&fixture).await, [None]);
+    for (session, delay) in [("other", 2_500), ("s", 7), ("s", 7)] {
+        let answer = fixture.send(&acknowledged(session, &id, delay)).await;
+        assert_eq!((answer.action, answer.logged), (Action::Noop, true));
+    }
+    assert_eq!(delays(&fixture).await, [Some(2_500)]);
     let events = fixture.events().await;
     let acknowledged = events.iter().filter(|kind| *kind == "signal.acknowledged");
     assert_eq!(acknowledged.count(), 1, "{events:?}");
+}
+
+/// The user can come back after the session has ended, by itself or not.
+#[tokio::test]
+async fn an_intervention_is_acknowledged_after_the_end_of_its_session() {
+    let mut fixture = noticing().await;
+    for (number, ends) in [(1, true), (2, false)] {
+        let (_, id) = intervention(fixture.send(&drift("s")).await);
+        match ends {
+            true => drop(fixture.send(&end("s")).await),
+            false => tokio::time::advance(Duration::from_secs(1800)).await,
+        }
+        fixture.restart().await;
+        let answer = fixture.send(&acknowledged("s", &id, number)).await;
+        assert_eq!(answer.action, Action::Noop);
+        assert_eq!(delays(&fixture).await[0], Some(number));
+        fixture.send(&end("s")).await;
+    }
+}
+
+/// A rule over several users begins an intervention in the session of one of them, and answers all with it.
+#[tokio::test]
+async fn an_intervention_is_acknowledged_by_a_token_that_is_told_it() {
+    let fixture = Fixture::judging(rules(&json!([{
+        "id": "much", "scope": "org", "window": "1d", "action": "block", "message": "Stop.",
+        "condition": {"tokens": {"gte": 100}},
+    }])))
+    .await;
+    let (_, id) = intervention(fixture.send(&usage("s", 100)).await);
+    let (_, told) = intervention(fixture.send_by(2, &usage("t", 1)).await);
+    assert_eq!(id, told);
+    let answer = fixture.send_by(2, &acknowledged("t", &id, 7)).await;
+    assert_eq!(intervention(answer).1, id, "the rule still holds");
+    assert_eq!(delays(&fixture).await, [Some(7)]);
 }
 
 #[tokio::test]

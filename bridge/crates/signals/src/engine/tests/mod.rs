@@ -113,14 +113,14 @@ impl Signals for Disk {
     async fn acknowledge_intervention(
         &self,
         id: &str,
-        session_id: &str,
+        owner: Option<Digest>,
         acknowledged: Acknowledgement,
         events: Vec<NewEvent>,
     ) -> Result<Acknowledged> {
         self.check().await?;
         let done = self
             .store
-            .acknowledge_intervention(id, session_id, acknowledged, events);
+            .acknowledge_intervention(id, owner, acknowledged, events);
         done.await
     }
 
