@@ -72,6 +72,12 @@ async fn send(api: &Api, token: &str, signal: &Value) -> Value {
     answer
 }
 
+/// Answer to a signal; `None` if the bridge is gone.
+pub(crate) async fn try_send(api: &Api, token: &str, signal: &Value) -> Option<Value> {
+    let request = Sent::new(api, token, signal.to_string()).request();
+    request.send().await.ok()?.json().await.ok()
+}
+
 fn drift(session: &str) -> Value {
     json!({
         "type": "goal-drift", "session_id": session, "drift_score": 0.5, "original_goal": "a",

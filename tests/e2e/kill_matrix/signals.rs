@@ -10,8 +10,11 @@ use serde_json::{Value, json};
 use crate::harness::process::{Home, Process};
 use crate::signal_forward::{self, Team, laptop};
 use crate::signals::Tool;
+use crate::signals_engine;
 
 const RECORDS: usize = 8;
+/// Token of an adapter; none is configured.
+const TOKEN: &str = "any";
 
 /// True for the points that only a signal passes.
 pub(super) fn is_of_signals(point: &str) -> bool {
@@ -20,6 +23,10 @@ pub(super) fn is_of_signals(point: &str) -> bool {
 
 fn is_of_forwarding(point: &str) -> bool {
     point.starts_with("signal.forward.")
+}
+
+fn is_of_engine(point: &str) -> bool {
+    point.starts_with("signal.engine.")
 }
 
 /// Home with rules that block once all records are counted: one over all time, one of a day.
@@ -60,7 +67,7 @@ async fn send(bridge: &Process, from: usize) -> usize {
 #[tokio::test]
 async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
     let own = POINTS.iter().copied();
-    let own = own.filter(|point| is_of_signals(point) && !is_of_forwarding(point));
+    let own = own.filter(|point| point.starts_with("signal.record."));
     let of_store = [
         "store.commit.before",
         "store.commit.after",
@@ -84,6 +91,43 @@ async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
         }
     }
     assert_eq!(kills, 15, "each point is reached");
+}
+
+/// Sends signals to the engine API like [`send`].
+async fn send_to_engine(bridge: &Process, from: usize) -> usize {
+    for number in from..RECORDS {
+        let signal = json!({
+            "type": "post-tool", "adapter": "a", "session_id": "s", "call_id": number.to_string(),
+            "metadata": {"tokens_in": 1},
+        });
+        let Some(answer) = signals_engine::try_send(&bridge.api, TOKEN, &signal).await else {
+            return number;
+        };
+        let blocks = answer["severity"] == "critical";
+        assert_eq!(blocks, number + 1 == RECORDS, "{number}: {answer}");
+        assert_eq!(answer["logged"], true, "{number}: {answer}");
+    }
+    RECORDS
+}
+
+#[tokio::test]
+async fn a_signal_of_the_engine_is_counted_once_wherever_the_bridge_is_killed() {
+    let mut kills = 0;
+    for point in POINTS.iter().filter(|point| is_of_engine(point)) {
+        for passing in [1, 5] {
+            let mut home = home();
+            home.set(VARIABLE, &format!("{point}:{passing}"));
+            let answered = send_to_engine(&home.start(), 0).await;
+            assert_eq!(answered, passing - 1, "{point}");
+            kills += 1;
+            home.variables.remove(VARIABLE);
+            let bridge = home.start();
+            let all = send_to_engine(&bridge, answered).await;
+            assert_eq!(all, RECORDS, "{point}:{passing}");
+            bridge.kill();
+        }
+    }
+    assert_eq!(kills, 4, "each point is reached");
 }
 
 /// Sends all records and the end of the session, each after the one before was forwarded; false if the bridge is gone.

@@ -13,6 +13,8 @@ pub const POINTS: &[&str] = &[
     "approval.reject.after",
     "signal.record.before",
     "signal.record.after",
+    "signal.engine.before",
+    "signal.engine.after",
     "signal.forward.before",
     "signal.forward.after",
     "store.opened",

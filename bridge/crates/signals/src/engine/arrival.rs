@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use forge_base::digest::{Digest, hex, sha256};
 use forge_base::event::{NewEvent, kind};
+use forge_base::failpoint;
 use forge_store::record::{
     Acknowledged, Acknowledgement, Intervention, NewSignal, Severity, SignalRecord, SignalRecorded,
     SignalSession, SignalSource, SignalTotals, SignalVerdict,
@@ -184,6 +185,7 @@ impl Inner {
                 None => ends = Some((session.id.clone(), now)),
             }
         }
+        failpoint::point("signal.engine.before");
         let written = self.store.record_signal(NewSignal {
             session_id: session.id.clone(),
             record: record.clone(),
@@ -194,7 +196,9 @@ impl Inner {
             events,
             judge: Some(Arc::new(self.ledger.clone())),
         });
-        let stored = match timeout_at(arrival.deadline, written).await {
+        let written = timeout_at(arrival.deadline, written).await;
+        failpoint::point("signal.engine.after");
+        let stored = match written {
             Ok(Ok(SignalRecorded::New(verdict))) => Some(verdict),
             Ok(Ok(SignalRecorded::Repeat(_, verdict))) => {
                 return Judged {
