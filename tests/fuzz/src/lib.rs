@@ -9,6 +9,7 @@ mod command_line;
 mod config;
 mod cursor;
 mod dispatch;
+mod engine_signal;
 mod frames;
 mod grpc_descriptors;
 mod grpc_json;
@@ -49,6 +50,7 @@ targets![
     config,
     cursor,
     dispatch,
+    engine_signal,
     frames,
     grpc_descriptors,
     grpc_json,

@@ -2,6 +2,9 @@
 //! they are answered. While the store is away, signals are answered from memory as not logged.
 
 mod arrival;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod sessions;
 mod signal;
 #[cfg(test)]
