@@ -308,15 +308,14 @@ impl Agent {
         let limit = inner.config.session_timeout;
         for chain in inner.sessions.idle(now, limit) {
             let _gate = chain.gate.write().await;
-            let newest = chain.newest().clone();
-            if !newest.is_idle(now, limit) {
+            if !chain.newest().is_idle(now, limit) {
                 continue;
             }
-            let session = newest.session;
+            let (session, _) = chain.session();
             let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, session.last_at);
             let ends = vec![(session.id.clone(), session.last_at)];
             match inner.store.end_signal_sessions(ends, vec![event]).await {
-                Ok(()) => chain.newest().session.ended_at = Some(session.last_at),
+                Ok(()) => chain.newest().ended_at = Some(session.last_at),
                 Err(error) => {
                     tracing::warn!("idle sessions of signals are not ended: {error}");
                     return;
@@ -336,7 +335,7 @@ impl Inner {
     fn started(&self, chain: &Chain) -> Started {
         let expires_at = chain.expires_at();
         Started {
-            session_id: chain.newest().session.id.clone(),
+            session_id: chain.session_id(),
             session_key: self.keys.encoded(&chain.key_id),
             expires_at,
         }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tokio::sync::RwLock;
 
 use forge_base::time;
-use forge_store::record::{Intervention, SignalSession, SignalSource};
+use forge_store::record::{Intervention, SignalRecord, SignalSession, SignalSource, SignalTotals};
 
 use crate::record::Hook;
 
@@ -18,24 +18,32 @@ pub(super) const KEY_LIFE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Sessions of an adapter that are tried for a signal that names none.
 const MOST_TRIED: usize = 8;
 
-/// Session and those that succeed it under the same key.
+/// Session and those that succeed it under the same key. Most are idle and there are many, so it is small.
 #[derive(Debug)]
 pub(super) struct Chain {
-    pub(super) key_id: String,
-    pub(super) adapter: String,
-    pub(super) user_id: Option<String>,
-    client_id: Option<String>,
+    /// Also the id of the first session.
+    pub(super) key_id: Arc<str>,
+    adapter: Arc<str>,
+    pub(super) user_id: Option<Box<str>>,
+    client_id: Option<Box<str>>,
+    project_id: Option<Box<str>>,
+    source: SignalSource,
     newest: Mutex<Newest>,
     /// Intervention of another bridge that the next answer carries.
-    told: Mutex<Option<Intervention>>,
+    told: Mutex<Option<Box<Intervention>>>,
     /// Taken for reading while a signal is stored, for writing while a session ends or opens.
     pub(super) gate: RwLock<()>,
 }
 
-/// Newest session of a chain.
-#[derive(Clone, Debug)]
+/// Newest session of a chain, without the fields that all of them share.
+#[derive(Debug)]
 pub(super) struct Newest {
-    pub(super) session: SignalSession,
+    /// `None` for the first session.
+    id: Option<Box<str>>,
+    started_at: Timestamp,
+    last_at: Timestamp,
+    pub(super) ended_at: Option<Timestamp>,
+    totals: SignalTotals,
     /// False while the store could not be told of it.
     pub(super) is_stored: bool,
 }
@@ -58,16 +66,16 @@ pub(super) struct Steps {
 }
 
 impl Chain {
-    pub(super) fn new(session: SignalSession) -> Self {
+    fn new(session: SignalSession, adapter: Arc<str>, is_stored: bool) -> Self {
+        let newest = Newest::of(&session, is_stored);
         Self {
-            key_id: session.key_id.clone(),
-            adapter: session.adapter.clone(),
-            user_id: session.user_id.clone(),
-            client_id: session.client_session_id.clone(),
-            newest: Mutex::new(Newest {
-                session,
-                is_stored: true,
-            }),
+            key_id: session.key_id.into(),
+            adapter,
+            user_id: session.user_id.map(Into::into),
+            client_id: session.client_session_id.map(Into::into),
+            project_id: session.project_id.map(Into::into),
+            source: session.source,
+            newest: Mutex::new(newest),
             told: Mutex::default(),
             gate: RwLock::new(()),
         }
@@ -77,57 +85,102 @@ impl Chain {
         self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The newest session, and true if the store has it.
+    pub(super) fn session(&self) -> (SignalSession, bool) {
+        let newest = self.newest();
+        let owned = |text: &Option<Box<str>>| text.as_deref().map(str::to_owned);
+        let session = SignalSession {
+            id: newest.id.as_deref().unwrap_or(&self.key_id).to_owned(),
+            key_id: self.key_id.to_string(),
+            source: self.source,
+            adapter: self.adapter.to_string(),
+            user_id: owned(&self.user_id),
+            project_id: owned(&self.project_id),
+            client_session_id: owned(&self.client_id),
+            owner: None,
+            started_at: newest.started_at,
+            last_at: newest.last_at,
+            paused_at: None,
+            ended_at: newest.ended_at,
+            totals: newest.totals,
+        };
+        (session, newest.is_stored)
+    }
+
+    pub(super) fn session_id(&self) -> String {
+        let newest = self.newest();
+        newest.id.as_deref().unwrap_or(&self.key_id).to_owned()
+    }
+
     pub(super) fn tell(&self, intervention: Intervention) {
-        *self.told() = Some(intervention);
+        *self.told() = Some(Box::new(intervention));
     }
 
     pub(super) fn take_told(&self) -> Option<Intervention> {
-        self.told().take()
+        self.told().take().map(|told| *told)
     }
 
-    fn told(&self) -> MutexGuard<'_, Option<Intervention>> {
+    fn told(&self) -> MutexGuard<'_, Option<Box<Intervention>>> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// True for the session of an execution of the bridge.
     pub(super) fn is_execution(&self) -> bool {
-        self.newest().session.source == SignalSource::Execution
+        self.source == SignalSource::Execution
     }
 
     pub(super) fn expires_at(&self) -> Timestamp {
-        time::after(self.newest().session.last_at, KEY_LIFE)
-    }
-}
-
-impl Newest {
-    pub(super) fn is_live(&self, now: Timestamp, timeout: Duration) -> bool {
-        self.session.ended_at.is_none() && !self.is_idle(now, timeout)
-    }
-
-    /// True if the session has not ended, and no signal came for the timeout.
-    pub(super) fn is_idle(&self, now: Timestamp, timeout: Duration) -> bool {
-        let idle = time::between(self.session.last_at, now);
-        self.session.ended_at.is_none() && idle >= timeout
+        time::after(self.newest().last_at, KEY_LIFE)
     }
 
     pub(super) fn plan(&self, hook: Option<Hook>, now: Timestamp, timeout: Duration) -> Plan {
-        if self.session.source == SignalSource::Execution {
+        let newest = self.newest();
+        if self.is_execution() {
             return match hook {
                 Some(Hook::SessionStart | Hook::SessionEnd) => Plan::Ignore,
                 _ => Plan::Store(Steps {
-                    opens: !self.is_stored,
+                    opens: !newest.is_stored,
                     ends: false,
                 }),
             };
         }
-        let is_live = self.is_live(now, timeout);
+        let is_live = newest.is_live(now, timeout);
         match (hook, is_live) {
             (Some(Hook::SessionEnd), false) | (Some(Hook::SessionStart), true) => Plan::Ignore,
             (hook, is_live) => Plan::Store(Steps {
-                opens: !is_live || !self.is_stored,
+                opens: !is_live || !newest.is_stored,
                 ends: hook == Some(Hook::SessionEnd),
             }),
         }
+    }
+}
+
+impl Newest {
+    pub(super) fn of(session: &SignalSession, is_stored: bool) -> Self {
+        let is_first = session.id == session.key_id;
+        Self {
+            id: (!is_first).then(|| session.id.as_str().into()),
+            started_at: session.started_at,
+            last_at: session.last_at,
+            ended_at: session.ended_at,
+            totals: session.totals,
+            is_stored,
+        }
+    }
+
+    fn is_live(&self, now: Timestamp, timeout: Duration) -> bool {
+        self.ended_at.is_none() && !self.is_idle(now, timeout)
+    }
+
+    /// True if the session has not ended, and no signal came for the timeout.
+    pub(super) fn is_idle(&self, now: Timestamp, timeout: Duration) -> bool {
+        self.ended_at.is_none() && time::between(self.last_at, now) >= timeout
+    }
+
+    /// Counts a record.
+    pub(super) fn count(&mut self, record: &SignalRecord) {
+        self.totals.add(record);
+        self.last_at = self.last_at.max(record.at);
     }
 }
 
@@ -139,9 +192,17 @@ pub(super) struct Sessions {
 
 #[derive(Debug, Default)]
 struct Tables {
-    by_id: HashMap<String, Arc<Chain>>,
+    by_id: HashMap<Arc<str>, Arc<Chain>>,
     /// Oldest first.
-    by_adapter: HashMap<String, VecDeque<Arc<Chain>>>,
+    by_adapter: HashMap<Arc<str>, VecDeque<Arc<Chain>>>,
+}
+
+impl Tables {
+    /// Name of an adapter, which its chains share.
+    fn adapter(&self, name: &str) -> Arc<str> {
+        let known = self.by_adapter.get_key_value(name);
+        known.map_or_else(|| name.into(), |(name, _)| Arc::clone(name))
+    }
 }
 
 impl Sessions {
@@ -159,32 +220,39 @@ impl Sessions {
     pub(super) fn insert(&self, session: SignalSession) -> Arc<Chain> {
         let mut tables = self.tables();
         let id = session.id.clone();
-        let known = tables.by_id.get(&session.key_id).map(Arc::clone);
-        let chain = known.unwrap_or_else(|| {
-            let chain = Arc::new(Chain::new(session.clone()));
-            let of_adapter = tables.by_adapter.entry(chain.adapter.clone()).or_default();
-            of_adapter.push_back(Arc::clone(&chain));
-            chain
-        });
-        let mut newest = chain.newest();
-        if newest.session.started_at <= session.started_at {
-            newest.session = session;
+        let chain = match tables.by_id.get(&*session.key_id).map(Arc::clone) {
+            Some(chain) => {
+                let mut newest = chain.newest();
+                if newest.started_at <= session.started_at {
+                    *newest = Newest::of(&session, newest.is_stored);
+                }
+                drop(newest);
+                chain
+            }
+            None => {
+                let adapter = tables.adapter(&session.adapter);
+                let chain = Arc::new(Chain::new(session, Arc::clone(&adapter), true));
+                let of_adapter = tables.by_adapter.entry(adapter).or_default();
+                of_adapter.push_back(Arc::clone(&chain));
+                let key_id = Arc::clone(&chain.key_id);
+                tables.by_id.insert(key_id, Arc::clone(&chain));
+                chain
+            }
+        };
+        if !tables.by_id.contains_key(&*id) {
+            tables.by_id.insert(id.into(), Arc::clone(&chain));
         }
-        drop(newest);
-        tables
-            .by_id
-            .insert(chain.key_id.clone(), Arc::clone(&chain));
-        tables.by_id.insert(id, Arc::clone(&chain));
         chain
     }
 
     /// Adds the session of an execution, which is found by its id alone, until it is removed. The first charge or signal
     /// stores it.
     pub(super) fn insert_execution(&self, session: SignalSession) {
-        let chain = Chain::new(session);
-        chain.newest().is_stored = false;
-        let id = chain.key_id.clone();
-        self.tables().by_id.insert(id, Arc::new(chain));
+        let mut tables = self.tables();
+        let adapter = tables.adapter(&session.adapter);
+        let chain = Chain::new(session, adapter, false);
+        let id = Arc::clone(&chain.key_id);
+        tables.by_id.insert(id, Arc::new(chain));
     }
 
     pub(super) fn remove_execution(&self, id: &str) {
@@ -246,12 +314,11 @@ impl Sessions {
     pub(super) fn live(&self, now: Timestamp, timeout: Duration) -> Vec<SignalSession> {
         let tables = self.tables();
         let all = tables.by_adapter.values().flatten();
-        let newest = all.map(|chain| chain.newest().clone());
-        let live = newest.filter(|newest| newest.is_live(now, timeout));
-        let mut live: Vec<_> = live
-            .map(|newest| newest.session)
-            .filter(|session| session.totals.signals > 0)
-            .collect();
+        let live = all.filter(|chain| {
+            let newest = chain.newest();
+            newest.totals.signals > 0 && newest.is_live(now, timeout)
+        });
+        let mut live: Vec<_> = live.map(|chain| chain.session().0).collect();
         live.sort_by_key(|session| Reverse(session.last_at));
         live
     }
@@ -272,5 +339,28 @@ impl Sessions {
             !chains.is_empty()
         });
         tables.by_id.retain(|_, chain| now < chain.expires_at());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::size_of;
+
+    use super::*;
+
+    /// Ten thousand idle sessions cost at most 10 MiB, of which the store's caches need some.
+    #[test]
+    fn an_idle_session_is_small() {
+        const MOST_BYTES: usize = 6 * 1024 * 1024 / 10_000;
+        // Three ids of a UUID's length, each in an allocation of its own, and the counters of two shared ones.
+        let texts = 3 * 48 + 2 * 16;
+        // A table that has just grown is half empty.
+        let places = 2 * (size_of::<(Arc<str>, Arc<Chain>)>() + 1) + 2 * size_of::<Arc<Chain>>();
+        let bytes = size_of::<Chain>() + texts + places;
+        assert!(
+            bytes <= MOST_BYTES,
+            "{bytes}, the chain {}",
+            size_of::<Chain>()
+        );
     }
 }

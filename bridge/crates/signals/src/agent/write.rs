@@ -36,11 +36,7 @@ impl Inner {
         repeat_key: Option<Digest>,
         now: Timestamp,
     ) -> Emitted {
-        let plan = || {
-            chain
-                .newest()
-                .plan(record.hook, now, self.config.session_timeout)
-        };
+        let plan = || chain.plan(record.hook, now, self.config.session_timeout);
         let reading = chain.gate.read().await;
         if plan() == Plan::Store(Steps::default()) {
             let signal = Signal { record, repeat_key };
@@ -52,7 +48,7 @@ impl Inner {
             Plan::Ignore => {
                 self.meters.count(Outcome::Ignored);
                 Emitted {
-                    session_id: chain.newest().session.id.clone(),
+                    session_id: chain.session_id(),
                     verdict: SignalVerdict::default(),
                 }
             }
@@ -71,10 +67,7 @@ impl Inner {
         steps: Steps,
     ) -> Emitted {
         let Steps { opens, ends } = steps;
-        let Newest {
-            session: former,
-            is_stored,
-        } = chain.newest().clone();
+        let (former, is_stored) = chain.session();
         let mut events = Vec::new();
         let mut ended = None;
         let mut session = former.clone();
@@ -162,19 +155,18 @@ impl Inner {
         if is_execution {
             newest.is_stored |= is_stored;
         } else if opens || ends {
-            newest.session = session.clone();
-            newest.is_stored = is_stored;
+            *newest = Newest::of(&session, is_stored);
             drop(newest);
             self.sessions.insert(session);
         } else {
-            newest.session.count(&stored);
+            newest.count(&stored);
         }
         emitted
     }
 
     fn stored(&self, record: &Record, chain: &Chain, now: Timestamp) -> SignalRecord {
-        let user = record.user_id.as_ref().or(chain.user_id.as_ref());
-        let user = user.or(self.config.user.as_ref()).cloned();
+        let user = record.user_id.as_deref().or(chain.user_id.as_deref());
+        let user = user.or(self.config.user.as_deref()).map(str::to_owned);
         let mut stored = record.stored(user, now);
         if chain.is_execution() {
             // The usage of the execution itself counts.
