@@ -36,6 +36,7 @@ mod examples;
 mod external;
 mod files;
 mod floods;
+mod foreign_pages;
 mod forg;
 mod generations;
 mod harness;
