@@ -79,6 +79,7 @@ mod shutdown;
 mod signal_claude;
 mod signal_executions;
 mod signal_forward;
+mod signal_keys;
 mod signal_reads;
 mod signal_rules;
 mod signals;

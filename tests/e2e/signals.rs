@@ -14,7 +14,7 @@ use super::harness::{Api, Bridge};
 pub(crate) struct Tool {
     agent: Api,
     pub(crate) session: String,
-    key: Vec<u8>,
+    pub(crate) key: Vec<u8>,
 }
 
 pub(crate) async fn agent_url(bridge: &Bridge) -> String {
