@@ -96,7 +96,7 @@ async fn a_budget_warns_blocks_and_is_kept_over_a_kill_and_a_change() {
 #[tokio::test]
 async fn totals_are_exact_under_load_and_after_a_kill() {
     const TOOLS: u64 = 64;
-    const RECORDS: u64 = 50;
+    const RECORDS: u64 = 200;
     let all = TOOLS * RECORDS;
     let home = home(&json!({"version": 1, "rules": [
         {"id": "last", "scope": "org", "window": "all-time", "action": "block", "condition": {"tokens": {"gt": all}}},
