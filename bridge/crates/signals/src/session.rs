@@ -15,24 +15,26 @@ use crate::record::MICROS;
 /// Time that a signal waits for the store.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Sessions read per step.
-const PAGE: usize = 1000;
+const PAGE: usize = 250;
 
-/// Sessions of a source with a signal since a time.
+/// Hands over the sessions of a source with a signal since a time, step by step: all at once take more memory than what
+/// is kept of them.
 pub(crate) async fn recent(
     store: &dyn Signals,
     source: SignalSource,
     since: Timestamp,
-) -> forge_store::Result<Vec<SignalSession>> {
-    let mut sessions: Vec<SignalSession> = Vec::new();
+    mut restore: impl FnMut(SignalSession),
+) -> forge_store::Result<()> {
+    let mut after = None;
     loop {
-        let after = sessions.last().map(|session| session.id.clone());
         let page = store
             .recent_signal_sessions(source, since, after, PAGE)
             .await?;
         let is_last = page.len() < PAGE;
-        sessions.extend(page);
+        after = page.last().map(|session| session.id.clone());
+        page.into_iter().for_each(&mut restore);
         if is_last {
-            return Ok(sessions);
+            return Ok(());
         }
     }
 }

@@ -149,9 +149,8 @@ impl Agent {
             .now()
             .checked_sub(KEY_LIFE)
             .unwrap_or(Timestamp::MIN);
-        for session in session::recent(&*inner.store, SignalSource::Agent, since).await? {
-            inner.sessions.insert(session);
-        }
+        let restore = |session| drop(inner.sessions.insert(session));
+        session::recent(&*inner.store, SignalSource::Agent, since, restore).await?;
         Ok(Self {
             inner: Arc::new(inner),
         })

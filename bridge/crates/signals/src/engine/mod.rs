@@ -133,9 +133,8 @@ impl Engine {
             meters: Meters::default(),
         };
         let since = inner.oldest();
-        for session in session::recent(&*inner.store, SignalSource::Engine, since).await? {
-            inner.sessions.restore(session);
-        }
+        let restore = |session| inner.sessions.restore(session);
+        session::recent(&*inner.store, SignalSource::Engine, since, restore).await?;
         Ok(Self {
             inner: Arc::new(inner),
         })
