@@ -7,7 +7,7 @@ use forge_adapter_api::{AdapterEvent, Events, ExecutionRequest, ExecutionResult,
 use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::caller_tools::SERVER;
 
-use crate::Acp;
+use crate::AcpClient;
 use crate::attachments;
 use crate::config::UsageScope;
 use crate::conversation::Conversation;
@@ -23,7 +23,7 @@ use crate::transcript::Transcript;
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) async fn execute(
-    adapter: &Acp,
+    adapter: &AcpClient,
     request: &ExecutionRequest,
     events: &Events,
     run: &Run,
@@ -40,7 +40,7 @@ pub(crate) async fn execute(
 }
 
 async fn attempt(
-    adapter: &Acp,
+    adapter: &AcpClient,
     request: &ExecutionRequest,
     session: Option<&str>,
     events: &Events,
@@ -73,7 +73,7 @@ async fn attempt(
 
 /// Holds the conversation with a process. False if the agent itself failed to open the session.
 async fn converse(
-    adapter: &Acp,
+    adapter: &AcpClient,
     request: &ExecutionRequest,
     session: Option<&str>,
     process: AgentProcess,
@@ -129,7 +129,7 @@ async fn converse(
 }
 
 /// Records the start's success or failure for the health check.
-fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
+fn note(adapter: &AcpClient, begun: &std::result::Result<Session, End>) {
     let reason = match begun {
         Ok(_) => None,
         Err(End::Lost(text) | End::Garbled(text) | End::Unguarded(text)) => Some(text.clone()),
@@ -150,7 +150,11 @@ fn note(adapter: &Acp, begun: &std::result::Result<Session, End>) {
 }
 
 /// Stops the program and builds the result.
-async fn conclude(adapter: &Acp, mut conversation: Conversation<'_>, end: End) -> ExecutionResult {
+async fn conclude(
+    adapter: &AcpClient,
+    mut conversation: Conversation<'_>,
+    end: End,
+) -> ExecutionResult {
     let patience = match &end {
         End::Turn(_)
         | End::Refused(..)

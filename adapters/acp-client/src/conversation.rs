@@ -12,7 +12,7 @@ use forge_adapter_transport::json_rpc::{INTERNAL_ERROR, Incoming, JsonRpc, RpcEr
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use crate::Acp;
+use crate::AcpClient;
 use crate::agent::Agent;
 use crate::choices::{Choice, Choices, MODE, MODEL};
 use crate::files;
@@ -79,7 +79,7 @@ impl<'a> Conversation<'a> {
     /// Opens a new session, or loads `session`. `greeted` is the agent of a process that is initialised already.
     pub(crate) async fn begin(
         &mut self,
-        adapter: &Acp,
+        adapter: &AcpClient,
         request: &ExecutionRequest,
         session: Option<&str>,
         program: &Program,
