@@ -10,6 +10,8 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
+use crate::preset::Preset;
+
 /// Names of the members of [`Table`].
 const NAMES: [&str; 15] = [
     "program",
@@ -36,6 +38,7 @@ const SHORTEST_IDLE: SignedDuration = SignedDuration::from_secs(1);
 const LONGEST_IDLE: SignedDuration = SignedDuration::from_hours(24);
 
 pub(crate) struct Settings {
+    pub(crate) preset: Preset,
     pub(crate) table: Table,
     /// Variables for the program, in addition to those inherited by every child.
     pub(crate) env: BTreeMap<String, String>,
@@ -46,10 +49,9 @@ pub(crate) struct Settings {
 #[serde(default)]
 pub(crate) struct Table {
     /// The agent program: a path, or a name looked up in `PATH`.
-    #[serde(alias = "ACP_PROGRAM")]
     pub(crate) program: Option<PathBuf>,
     /// Arguments that start the agent in protocol mode, such as `acp`.
-    #[serde(alias = "ACP_ARGS", deserialize_with = "words")]
+    #[serde(deserialize_with = "words")]
     pub(crate) args: Vec<String>,
     /// Working directory of dispatches without a workspace; default: a temporary directory removed after the run.
     pub(crate) dir: Option<PathBuf>,
@@ -72,7 +74,7 @@ pub(crate) struct Table {
     #[serde(deserialize_with = "words")]
     pub(crate) native_tools: Vec<String>,
     /// Names of the bridge's variables that are forwarded to the program.
-    #[serde(alias = "ACP_FORWARD", deserialize_with = "words")]
+    #[serde(deserialize_with = "words")]
     pub(crate) forward: Vec<String>,
     /// Further variables for the program.
     pub(crate) env: BTreeMap<String, String>,
@@ -149,9 +151,10 @@ pub(crate) enum UsageScope {
 }
 
 impl Settings {
-    pub(crate) fn read(config: &Config) -> api::Result<Self> {
-        config.refuse_misspelt(&NAMES)?;
-        let table: Table = config.parse()?;
+    pub(crate) fn read(config: &Config, preset: Preset) -> api::Result<Self> {
+        config.refuse_misspelt(&[&NAMES[..], preset.settings].concat())?;
+        let mut table: Table = config.parse()?;
+        preset.complete(&mut table, config);
         let mut env = BTreeMap::new();
         for name in &table.forward {
             // A missing variable is no error here: the agent reports what it lacks.
@@ -167,7 +170,7 @@ impl Settings {
             return Err(AdapterError::new("invalid_config", text));
         }
         check_warm(&table)?;
-        Ok(Self { table, env })
+        Ok(Self { preset, table, env })
     }
 }
 
@@ -188,17 +191,19 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
+/// Comma-separated words of a variable.
+pub(crate) fn listed(text: Option<&str>) -> Vec<String> {
+    let words = text.unwrap_or_default().split(',').map(str::trim);
+    let words = words.filter(|word| !word.is_empty());
+    words.map(str::to_owned).collect()
+}
+
 /// Parses a list, or the comma-separated words of a variable.
 fn words<'de, D: Deserializer<'de>, T: DeserializeOwned>(
     deserializer: D,
 ) -> Result<Vec<T>, D::Error> {
     let list = match Value::deserialize(deserializer)? {
-        Value::String(text) => text
-            .split(',')
-            .map(str::trim)
-            .filter(|word| !word.is_empty())
-            .map(Value::from)
-            .collect(),
+        Value::String(text) => listed(Some(&text)).into_iter().map(Value::from).collect(),
         list => list,
     };
     serde_json::from_value(list).map_err(D::Error::custom)
@@ -211,7 +216,7 @@ mod tests {
     use super::*;
 
     fn read(config: Value) -> api::Result<Settings> {
-        Settings::read(&Config::try_from(config).unwrap())
+        Settings::read(&Config::try_from(config).unwrap(), Preset::default())
     }
 
     #[test]

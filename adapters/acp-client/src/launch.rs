@@ -12,19 +12,23 @@ use serde_json::{Value, json};
 
 use crate::agent::Agent;
 use crate::config::Settings;
+use crate::preset::Preset;
 
 /// Prefix of the prompt on an attempt that resumes an interrupted one.
 const RESUME_PROMPT: &str =
     "You were interrupted in the middle of your work. Go on where you stopped. The task was:\n\n";
 
-/// Command of the agent, without a working directory. `folder` is the run's own directory and outlives the process.
+/// Command of the agent, without a working directory. `options` precede the configured arguments; `folder` is the run's
+/// own directory and outlives the process.
 pub(crate) fn program(
     settings: &Settings,
+    options: &[String],
     path: &Path,
     folder: &TempFolder,
 ) -> io::Result<Program> {
     let mut program = Program::new(path);
-    program.args = settings.table.args.iter().map(Into::into).collect();
+    let args = options.iter().chain(&settings.table.args);
+    program.args = args.map(Into::into).collect();
     program.folder = Some(folder.path().to_owned());
     // Kept for error texts.
     program.stderr_bytes = 2 << 10;
@@ -118,10 +122,11 @@ pub(crate) fn not_named(instance: &str) -> String {
 }
 
 /// Error text when the program does not exist.
-pub(crate) fn missing(instance: &str, path: &Path) -> String {
+pub(crate) fn missing(instance: &str, preset: &Preset, path: &Path) -> String {
     format!(
-        "the program {} does not exist: install the agent, or set its path in adapters.{instance}.program",
-        path.display()
+        "the program {} does not exist: {}, or set its path in adapters.{instance}.program",
+        path.display(),
+        preset.install
     )
 }
 

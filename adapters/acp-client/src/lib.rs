@@ -14,12 +14,14 @@ mod meter;
 mod mode;
 mod outcome;
 mod policy;
+mod preset;
 mod process;
 mod run;
 mod tool_server;
 mod transcript;
 mod warm;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -31,6 +33,8 @@ use forge_adapter_api::{
     OutputStrategy, Profile, Result, Running,
 };
 use serde_json::json;
+
+pub use crate::preset::Preset;
 
 use crate::config::{Settings, UsageScope};
 use crate::meter::Marks;
@@ -56,8 +60,8 @@ impl AcpClient {
     /// Reads the settings and removes what earlier runs left behind; starts no process.
     ///
     /// Fails with `invalid_config`.
-    pub fn new(host: Host, config: &Config) -> Result<Self> {
-        let settings = Arc::new(Settings::read(config)?);
+    pub fn new(host: Host, config: &Config, preset: Preset) -> Result<Self> {
+        let settings = Arc::new(Settings::read(config, preset)?);
         TempFolder::remove_leftovers(host.instance());
         Ok(Self {
             warm: Warm::new(host.clone(), Arc::clone(&settings)),
@@ -76,6 +80,24 @@ impl AcpClient {
         tokio::join!(self.warm.close(), self.running.drain(SHUTDOWN));
     }
 
+    /// Ends warm processes that have read settings which are no longer valid. Returns their number.
+    pub async fn renew_warm(&self) -> usize {
+        self.warm.renew().await
+    }
+
+    /// The agent program with its configured variables and without arguments, to start it for other purposes than a
+    /// run; `None` if none is configured.
+    pub fn program(&self) -> Option<Program> {
+        let mut program = Program::new(self.settings.table.program.as_ref()?);
+        program.env.clone_from(&self.settings.env);
+        Some(program)
+    }
+
+    /// Text that says how to get the program, for errors of a start.
+    pub fn missing(&self, path: &Path) -> String {
+        launch::missing(self.host.instance(), &self.settings.preset, path)
+    }
+
     /// Ends warm processes when another generation has taken over: no run of this one needs a process any more.
     pub async fn stop_event_relay(&self) {
         self.warm.close().await;
@@ -83,14 +105,11 @@ impl AcpClient {
 
     /// Reports if the program exists and if the last run could start it.
     pub fn check_health(&self) -> Health {
-        let instance = self.host.instance();
-        let Some(path) = &self.settings.table.program else {
-            return Health::degraded(launch::not_named(instance));
+        let Some(program) = self.program() else {
+            return Health::degraded(launch::not_named(self.host.instance()));
         };
-        let mut program = Program::new(path);
-        program.env.clone_from(&self.settings.env);
         if program.locate().is_none() {
-            return Health::degraded(launch::missing(instance, path));
+            return Health::degraded(self.missing(&program.path));
         }
         let unusable = self
             .unusable
@@ -135,14 +154,15 @@ impl AcpClient {
         }
     }
 
-    /// Runs one task in a process of its own.
+    /// Runs one task in a process of its own, started with `options` before the configured arguments.
     pub async fn execute(
         &self,
         request: &ExecutionRequest,
+        options: &[String],
         events: &Events,
     ) -> Result<ExecutionResult> {
         let run = self.running.start(&request.task_id);
-        run::execute(self, request, events, &run).await
+        run::execute(self, request, options, events, &run).await
     }
 
     /// Cancels the executions of this task; false if none was running.

@@ -33,12 +33,13 @@ pub(crate) struct AgentProcess {
 }
 
 impl AgentProcess {
-    /// Starts the agent under this tag (`<dispatch>/<attempt>`). `has_tools`: a run can offer the caller's tools.
+    /// Starts the agent under this tag (`<dispatch>/<attempt>`), with `options` before its arguments. `has_tools`: a run can offer the caller's tools.
     pub(crate) fn start(
         host: &Host,
         settings: &Settings,
         tag: &str,
         workspace: Option<Folder>,
+        options: &[String],
         has_tools: bool,
     ) -> Result<Self> {
         let instance = host.instance();
@@ -46,13 +47,15 @@ impl AgentProcess {
         let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
         let folder = TempFolder::create(instance).map_err(|error| internal(&error))?;
         let mut program =
-            launch::program(settings, path, &folder).map_err(|error| internal(&error))?;
+            launch::program(settings, options, path, &folder).map_err(|error| internal(&error))?;
         program.dir = Some(directory(settings, workspace.as_ref(), &folder));
         program.workspace = workspace;
         let socket = has_tools.then(|| ToolSocket::bind(folder.path()));
         let socket = socket.transpose().map_err(|error| internal(&error))?;
         let child = Child::start(host, Some(tag), &program).map_err(|error| match error {
-            StartError::Missing(path) => outcome::unavailable(launch::missing(instance, &path)),
+            StartError::Missing(path) => {
+                outcome::unavailable(launch::missing(instance, &settings.preset, &path))
+            }
             StartError::Start { path, source } => {
                 outcome::unavailable(format!("cannot start {}: {source}", path.display()))
             }

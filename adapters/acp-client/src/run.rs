@@ -18,23 +18,26 @@ use crate::policy::Policy;
 use crate::process::{self, AgentProcess};
 use crate::tool_server::ToolServer;
 use crate::transcript::Transcript;
+use crate::warm::SpareKind;
 
 /// Time for the agent to exit after its stdin was closed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Runs a request in a process that is started with `options` before its arguments.
 pub(crate) async fn execute(
     adapter: &AcpClient,
     request: &ExecutionRequest,
+    options: &[String],
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
     let session = request.session_id.as_deref();
-    let result = attempt(adapter, request, session, events, run).await?;
+    let result = attempt(adapter, request, session, options, events, run).await?;
     // The earlier attempt might have ended before the agent stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
         let earlier = request.attempt.saturating_sub(1);
         events.send(AdapterEvent::attempt_retracted(earlier)).await;
-        return attempt(adapter, request, None, events, run).await;
+        return attempt(adapter, request, None, options, events, run).await;
     }
     Ok(result)
 }
@@ -43,18 +46,23 @@ async fn attempt(
     adapter: &AcpClient,
     request: &ExecutionRequest,
     session: Option<&str>,
+    options: &[String],
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
     let workspace = request.open_workspace()?;
+    let kind = SpareKind {
+        has_files: workspace.is_some(),
+        options: options.to_owned(),
+    };
     let warm = tokio::select! {
-        warm = adapter.warm.take(workspace.is_some()) => warm,
+        warm = adapter.warm.take(&kind) => warm,
         () = run.cancelled() => None,
     };
     if let Some(mut process) = warm {
         process.enter(&adapter.settings, workspace.clone());
         let (result, was_opened) =
-            converse(adapter, request, session, process, events, run).await?;
+            converse(adapter, request, session, process, &kind, events, run).await?;
         if was_opened {
             return Ok(result);
         }
@@ -65,9 +73,10 @@ async fn attempt(
         &adapter.settings,
         &request.execution_id,
         workspace,
+        options,
         !request.tools.is_empty(),
     )?;
-    let (result, _) = converse(adapter, request, session, process, events, run).await?;
+    let (result, _) = converse(adapter, request, session, process, &kind, events, run).await?;
     Ok(result)
 }
 
@@ -77,6 +86,7 @@ async fn converse(
     request: &ExecutionRequest,
     session: Option<&str>,
     process: AgentProcess,
+    kind: &SpareKind,
     events: &Events,
     run: &Run,
 ) -> Result<(ExecutionResult, bool)> {
@@ -91,7 +101,6 @@ async fn converse(
     let desk = ToolServer::open(&adapter.host, request, socket)
         .map_err(|error| process::internal(&error))?;
     let workspace = program.workspace.clone();
-    let has_files = workspace.is_some();
     let policy = Policy::new(
         &adapter.settings.table,
         workspace,
@@ -112,15 +121,15 @@ async fn converse(
         Err(End::Lost(_) | End::Garbled(_) | End::Refused(..) | End::NoSession(_))
     );
     let end = match begun {
-        Ok(kind) => {
-            let mut prompt = launch::prompt(request, kind);
+        Ok(origin) => {
+            let mut prompt = launch::prompt(request, origin);
             let attachments = Attachments::new(&request.attachments);
             // Later rounds of the same attempt have them in the session already.
             if request.turns.is_empty() {
                 prompt.extend(attachments::blocks(&attachments, conversation.agent.prompt).await?);
             }
             // Now, while this agent waits for its model, another start delays it least.
-            adapter.warm.refill(has_files);
+            adapter.warm.refill(kind);
             conversation.turn(prompt, &attachments).await?
         }
         Err(end) => end,

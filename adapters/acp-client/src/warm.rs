@@ -27,10 +27,18 @@ pub(crate) struct Warm {
     failure: Arc<Mutex<Option<String>>>,
 }
 
+/// Properties of a process that are decided before any session; a run takes only one that has its own.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SpareKind {
+    /// True if the agent is told that it can use the files of a workspace.
+    pub(crate) has_files: bool,
+    /// Options before the configured arguments.
+    pub(crate) options: Vec<String>,
+}
+
 /// One process that starts or waits.
 struct Spare {
-    /// True if the agent was told that it can use the files of a workspace.
-    has_files: bool,
+    kind: SpareKind,
     /// Empty while it starts.
     start: Arc<OnceLock<Start>>,
     /// Hands the process over; dropping it ends the process.
@@ -56,13 +64,13 @@ impl Warm {
         }
     }
 
-    /// Takes a process for a run with or without a workspace; waits for one that is starting. `None` if there is none.
-    pub(crate) async fn take(&self, has_files: bool) -> Option<AgentProcess> {
+    /// Takes a process of this kind; waits for one that is starting. `None` if there is none.
+    pub(crate) async fn take(&self, kind: &SpareKind) -> Option<AgentProcess> {
         loop {
             let mut spare = {
                 let mut spares = self.spares();
                 let spares = spares.as_mut()?;
-                let fits = |spare: &Spare| spare.has_files == has_files && spare.is_alive();
+                let fits = |spare: &Spare| spare.kind == *kind && spare.is_alive();
                 spares.remove(spares.iter().position(fits)?)
             };
             // One that has just ended gives nothing.
@@ -74,11 +82,11 @@ impl Warm {
     }
 
     /// Starts what is missing, for runs like the one that calls this.
-    pub(crate) fn refill(&self, has_files: bool) {
+    pub(crate) fn refill(&self, kind: &SpareKind) {
         if let Some(spares) = self.spares().as_mut() {
             spares.retain(Spare::is_alive);
             while spares.len() < self.settings.table.warm {
-                spares.push(self.spare(has_files));
+                spares.push(self.spare(kind.clone()));
             }
         }
     }
@@ -87,6 +95,13 @@ impl Warm {
     pub(crate) async fn close(&self) {
         let spares = self.spares().take();
         join_all(spares.into_iter().flatten().map(Spare::end)).await;
+    }
+
+    /// Ends all waiting processes, which have read settings that are no longer valid. Returns their number.
+    pub(crate) async fn renew(&self) -> usize {
+        let spares = self.spares().as_mut().map(std::mem::take);
+        let ended = spares.into_iter().flatten().map(Spare::end);
+        join_all(ended).await.len()
     }
 
     /// Waiting processes for the health check, with their resident memory. Reads `/proc`.
@@ -116,20 +131,20 @@ impl Warm {
         lock(&self.spares)
     }
 
-    fn spare(&self, has_files: bool) -> Spare {
+    fn spare(&self, kind: SpareKind) -> Spare {
         let (claim, claimed) = oneshot::channel();
         let start = Arc::default();
         let mut keeper = JoinSet::new();
         keeper.spawn(keep(
             self.host.clone(),
             Arc::clone(&self.settings),
-            has_files,
+            kind.clone(),
             Arc::clone(&start),
             Arc::clone(&self.failure),
             claimed,
         ));
         Spare {
-            has_files,
+            kind,
             start,
             claim,
             keeper,
@@ -155,20 +170,20 @@ impl Spare {
 async fn keep(
     host: Host,
     settings: Arc<Settings>,
-    has_files: bool,
+    kind: SpareKind,
     start: Arc<OnceLock<Start>>,
     failure: Arc<Mutex<Option<String>>>,
     claimed: oneshot::Receiver<()>,
 ) -> Option<AgentProcess> {
     let tag = format!("{}/warm", host.instance());
     let (at, began) = (Timestamp::now(), Instant::now());
-    let mut process = match AgentProcess::start(&host, &settings, &tag, None, true) {
+    let mut process = match AgentProcess::start(&host, &settings, &tag, None, &kind.options, true) {
         Ok(process) => process,
         Err(error) => return fail(&failure, error.message),
     };
     let rpc = &mut process.rpc;
     let waited = async {
-        process.agent = Some(process::initialize(rpc, has_files).await?);
+        process.agent = Some(process::initialize(rpc, kind.has_files).await?);
         let (pid, took) = (rpc.pid(), began.elapsed());
         // Set once, here.
         let _ = start.set(Start { pid, at, took });

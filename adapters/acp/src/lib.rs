@@ -1,7 +1,7 @@
 //! The adapter `acp`: runs tasks on any agent program that speaks the Agent Client Protocol on stdio, which the operator
 //! names. `forge-adapter-acp-client` implements it.
 
-use forge_adapter_acp_client::AcpClient;
+use forge_adapter_acp_client::{AcpClient, Preset};
 use forge_adapter_api::{
     Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host, Profile,
     Result, async_trait,
@@ -16,7 +16,7 @@ impl ExecutionAdapter for Acp {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
-        AcpClient::new(host, &config).map(Self)
+        AcpClient::new(host, &config, Preset::default()).map(Self)
     }
 
     async fn shutdown(&self) -> Result<()> {
@@ -38,7 +38,7 @@ impl ExecutionAdapter for Acp {
     }
 
     async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
-        self.0.execute(&request, &events).await
+        self.0.execute(&request, &[], &events).await
     }
 
     async fn cancel(&self, task_handle: &str) -> Result<bool> {
