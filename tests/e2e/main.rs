@@ -40,6 +40,7 @@ mod foreign_pages;
 mod forg;
 mod generations;
 mod harness;
+mod hermes;
 mod hostile;
 mod http;
 mod idempotency;

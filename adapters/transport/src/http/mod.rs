@@ -113,6 +113,13 @@ impl Http {
             .body(body.to_string())
     }
 
+    pub fn put(&self, url: &str, body: &Value) -> RequestBuilder {
+        self.client
+            .put(url)
+            .header("content-type", "application/json")
+            .body(body.to_string())
+    }
+
     /// A POST of `fields` as `application/x-www-form-urlencoded`.
     pub fn post_form(&self, url: &str, fields: &[(&str, &str)]) -> RequestBuilder {
         let mut form = form_urlencoded::Serializer::new(String::new());
