@@ -86,11 +86,13 @@ impl AcpClient {
     }
 
     /// The agent program with its configured variables and without arguments, to start it for other purposes than a
-    /// run; `None` if none is configured.
-    pub fn program(&self) -> Option<Program> {
-        let mut program = Program::new(self.settings.table.program.as_ref()?);
+    /// run. Fails with `adapter_unavailable` if none is configured.
+    pub fn program(&self) -> Result<Program> {
+        let path = self.settings.table.program.as_ref();
+        let not_named = || outcome::unavailable(launch::not_named(self.host.instance()));
+        let mut program = Program::new(path.ok_or_else(not_named)?);
         program.env.clone_from(&self.settings.env);
-        Some(program)
+        Ok(program)
     }
 
     /// Text that says how to get the program, for errors of a start.
@@ -105,8 +107,9 @@ impl AcpClient {
 
     /// Reports if the program exists and if the last run could start it.
     pub fn check_health(&self) -> Health {
-        let Some(program) = self.program() else {
-            return Health::degraded(launch::not_named(self.host.instance()));
+        let program = match self.program() {
+            Ok(program) => program,
+            Err(error) => return Health::degraded(error.message),
         };
         if program.locate().is_none() {
             return Health::degraded(self.missing(&program.path));

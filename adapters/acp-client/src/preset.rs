@@ -15,8 +15,8 @@ pub struct Preset {
     pub program: Option<&'static str>,
     /// Its arguments, if the operator names none.
     pub args: &'static [&'static str],
-    /// Tools of the program for the profile, if the operator names none.
-    pub native_tools: &'static [&'static str],
+    /// Names of the program's tools for the profile, if the operator names none; separated by spaces.
+    pub native_tools: &'static str,
     /// Variables of the bridge that are forwarded besides those that the operator names.
     pub forward: &'static [&'static str],
     /// Names of settings that the adapter itself reads.
@@ -31,7 +31,7 @@ impl Default for Preset {
             prefix: "ACP",
             program: None,
             args: &[],
-            native_tools: &[],
+            native_tools: "",
             forward: &[],
             settings: &[],
             install: "install the agent",
@@ -54,7 +54,8 @@ impl Preset {
         };
         fill(&mut table.args, listed(variable("ARGS")));
         fill(&mut table.args, owned(self.args));
-        fill(&mut table.native_tools, owned(self.native_tools));
+        let tools = self.native_tools.split_whitespace();
+        fill(&mut table.native_tools, tools.map(str::to_owned).collect());
         fill(&mut table.forward, listed(variable("FORWARD")));
         table.forward.extend(owned(self.forward));
     }

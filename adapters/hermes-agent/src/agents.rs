@@ -2,10 +2,12 @@
 
 use forge_adapter_api::manage::{Agent, AgentManager, WorkspaceFile};
 use forge_adapter_api::{AdapterError, Result, async_trait};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
 use crate::management::{Management, found};
-use crate::profiles::{self, DEFAULT};
+use crate::profiles;
+use crate::skill_text::invalid;
 use crate::{HermesAgent, skills};
 
 /// The file with an agent's instructions.
@@ -24,43 +26,46 @@ pub(crate) struct WantedAgent {
 
 impl WantedAgent {
     /// Refuses ids that Hermes would change, and members that it cannot keep.
-    pub(crate) fn of(agent: Agent, skills: Vec<String>) -> Result<Self> {
+    pub(crate) fn of(mut agent: Agent) -> Result<Self> {
         profiles::check(&agent.agent_id)?;
         if agent.name.is_some_and(|name| name != agent.agent_id) {
             let text =
                 "name: a profile has no other name than its id; leave it out, or use description";
-            return Err(AdapterError::new("invalid_request", text));
+            return Err(invalid(text));
         }
-        let mut extra = agent.extra;
-        let mut take = |member: &str| match extra.remove(member) {
-            None | Some(Value::Null) => Ok(None),
-            Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(AdapterError::new(
-                "invalid_request",
-                format!("{member}: a string was expected"),
-            )),
-        };
         let wanted = Self {
-            description: take("description")?,
-            provider: take("provider")?,
+            description: take(&mut agent.extra, "description")?,
+            provider: take(&mut agent.extra, "provider")?,
+            skills: take(&mut agent.extra, "skills")?.unwrap_or_default(),
             id: agent.agent_id,
             model: agent.model,
             system_prompt: agent.system_prompt,
-            skills,
         };
-        refuse_unknown(&extra, "description and provider")?;
+        refuse_unknown(&agent.extra, "description, provider and skills")?;
+        if wanted.provider.is_some() && wanted.model.is_none() {
+            return Err(invalid("provider: it needs the model that it is for"));
+        }
         Ok(wanted)
     }
+}
+
+/// Takes a member that this type can hold.
+pub(crate) fn take<T: DeserializeOwned>(
+    extra: &mut Map<String, Value>,
+    member: &str,
+) -> Result<Option<T>> {
+    let value = extra.remove(member).unwrap_or(Value::Null);
+    serde_json::from_value(value).map_err(|error| invalid(&format!("{member}: {error}")))
 }
 
 /// Refuses a request with members that Hermes has no place for.
 pub(crate) fn refuse_unknown(extra: &Map<String, Value>, known: &str) -> Result<()> {
     match extra.keys().next() {
         None => Ok(()),
-        Some(member) => Err(AdapterError::new(
-            "invalid_request",
-            format!("{member}: Hermes has no place for this member; it keeps {known}"),
-        )),
+        Some(member) => {
+            let text = format!("{member}: Hermes has no place for this member; it keeps {known}");
+            Err(invalid(&text))
+        }
     }
 }
 
@@ -140,8 +145,7 @@ async fn model_of(
     }
     match options["provider"].as_str().filter(|own| !own.is_empty()) {
         Some(own) => Ok((own.to_owned(), model.to_owned())),
-        None => Err(AdapterError::new(
-            "invalid_request",
+        None => Err(invalid(
             "model: the profile has no provider yet; use `<provider>:<model>`",
         )),
     }
@@ -158,7 +162,7 @@ pub(crate) async fn write(management: &Management, id: &str, path: &str, text: &
     profiles::check(id)?;
     if path != SOUL {
         let text = format!("path: Hermes keeps one file of an agent, {SOUL}");
-        return Err(AdapterError::new("invalid_request", text));
+        return Err(invalid(&text));
     }
     let body = json!({ "content": text });
     let path = format!("/api/profiles/{id}/soul");
@@ -202,13 +206,9 @@ fn file(content: String) -> WorkspaceFile {
 impl HermesAgent {
     /// The agent as it is now; fails with `not_found` if it is not there.
     async fn read_back(&self, id: &str) -> Result<Agent> {
-        let agent = AgentManager::get(self, id).await?;
-        agent.ok_or_else(|| missing(id))
+        let missing = || AdapterError::new("not_found", format!("there is no profile {id:?}"));
+        AgentManager::get(self, id).await?.ok_or_else(missing)
     }
-}
-
-fn missing(id: &str) -> AdapterError {
-    AdapterError::new("not_found", format!("there is no profile {id:?}"))
 }
 
 #[async_trait]
@@ -229,21 +229,13 @@ impl AgentManager for HermesAgent {
     }
 
     async fn create(&self, agent: Agent) -> Result<Agent> {
-        let wanted = WantedAgent::of(agent, Vec::new())?;
-        let exists = wanted.id == DEFAULT || find(&self.management, &wanted.id).await?.is_some();
-        if exists {
-            let text = format!("agentId: the profile {:?} exists already", wanted.id);
-            return Err(AdapterError::new("invalid_request", text));
-        }
+        let wanted = WantedAgent::of(agent)?;
         create(&self.management, &wanted).await?;
         self.read_back(&wanted.id).await
     }
 
     async fn update(&self, agent: Agent) -> Result<Agent> {
-        let wanted = WantedAgent::of(agent, Vec::new())?;
-        if find(&self.management, &wanted.id).await?.is_none() {
-            return Err(missing(&wanted.id));
-        }
+        let wanted = WantedAgent::of(agent)?;
         apply(&self.management, &wanted).await?;
         self.read_back(&wanted.id).await
     }

@@ -12,6 +12,7 @@ mod skills;
 mod system;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use forge_adapter_acp_client::AcpClient;
 use forge_adapter_api::manage::{
@@ -27,7 +28,7 @@ use crate::settings::{PRESET, Settings};
 
 /// The adapter.
 pub struct HermesAgent {
-    client: AcpClient,
+    client: Arc<AcpClient>,
     management: Management,
     /// Folder of the profiles.
     profiles: Option<PathBuf>,
@@ -44,14 +45,11 @@ impl ExecutionAdapter for HermesAgent {
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
         let settings = Settings::read(&config)?;
-        let client = AcpClient::new(host.clone(), &config, PRESET)?;
-        let program = client.program();
+        let client = Arc::new(AcpClient::new(host.clone(), &config, PRESET)?);
         Ok(Self {
-            profiles: program
-                .as_ref()
-                .and_then(|program| profiles::folder(&host, &program.env)),
+            profiles: profiles::folder(&host, &client.program()?.env),
             fallback: settings.agent.clone(),
-            management: Management::new(host, settings, program)?,
+            management: Management::new(host, settings, Arc::clone(&client))?,
             client,
         })
     }

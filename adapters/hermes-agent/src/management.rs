@@ -1,10 +1,10 @@
 //! Calls of Hermes' management interface, at a server that the operator names or one that starts on first use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex as StdMutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forge_adapter_api::child::Program;
+use forge_adapter_acp_client::AcpClient;
 use forge_adapter_api::{AdapterError, Host, Result};
 use forge_adapter_transport::http::{Failure, Http, Limits};
 use reqwest::RequestBuilder;
@@ -31,10 +31,10 @@ pub(crate) struct Endpoint {
 
 pub(crate) struct Management {
     host: Host,
+    client: Arc<AcpClient>,
     http: Http,
     /// The operator's server.
     configured: Option<Endpoint>,
-    program: Option<Program>,
     /// The adapter's own server. Locked while it starts, so that one starts.
     process: Mutex<Option<ServeProcess>>,
     /// True if the last call reached no server.
@@ -44,7 +44,7 @@ pub(crate) struct Management {
 }
 
 impl Management {
-    pub(crate) fn new(host: Host, settings: Settings, program: Option<Program>) -> Result<Self> {
+    pub(crate) fn new(host: Host, settings: Settings, client: Arc<AcpClient>) -> Result<Self> {
         let http = Http::new(Limits {
             total: Some(CALL),
             ..Limits::within(host.limits())
@@ -54,7 +54,7 @@ impl Management {
             host,
             http,
             configured: configured.map(|(url, token)| Endpoint { url, token }),
-            program,
+            client,
             process: Mutex::default(),
             is_lost: AtomicBool::new(false),
             config: StdMutex::default(),
@@ -154,11 +154,8 @@ impl Management {
                 Some(reason) => tracing::warn!("{reason}; it is started again"),
             }
         }
-        let Some(program) = self.program.clone() else {
-            return Err(unavailable("no program is configured".to_owned()));
-        };
         *process = None;
-        let started = ServeProcess::start(&self.host, program).await?;
+        let started = ServeProcess::start(&self.host, &self.client).await?;
         Ok(process.insert(started).endpoint.clone())
     }
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use forge_adapter_api::child::{Child, Line, Program, StartError};
+use forge_adapter_acp_client::AcpClient;
+use forge_adapter_api::child::{Child, Line, StartError};
 use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{AdapterError, Host, Result};
 use secrecy::SecretString;
@@ -13,7 +14,6 @@ use uuid::Uuid;
 
 use crate::management::Endpoint;
 use crate::profiles::DEFAULT;
-use crate::settings::PRESET;
 
 /// Time for the server to listen; it takes two seconds on a slow machine.
 const START: Duration = Duration::from_secs(30);
@@ -30,10 +30,11 @@ pub(crate) struct ServeProcess {
 
 impl ServeProcess {
     /// Starts the server on a free port with a new token, and waits until it listens.
-    pub(crate) async fn start(host: &Host, mut program: Program) -> Result<Self> {
+    pub(crate) async fn start(host: &Host, client: &AcpClient) -> Result<Self> {
         let folder = TempFolder::create(host.instance()).map_err(|error| internal(&error))?;
         let temporary = folder.subfolder("tmp").map_err(|error| internal(&error))?;
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
+        let mut program = client.program()?;
         let args = ["-p", DEFAULT, "serve", "--port", "0", "--skip-build"];
         program.args = args.map(Into::into).to_vec();
         program.dir = Some(folder.path().to_owned());
@@ -44,13 +45,7 @@ impl ServeProcess {
         let name = "HERMES_DASHBOARD_SESSION_TOKEN".to_owned();
         program.env.insert(name, token.clone());
         let mut child = Child::start(host, None, &program).map_err(|error| match error {
-            StartError::Missing(path) => {
-                let path = path.display();
-                unavailable(format!(
-                    "the program {path} does not exist: {}",
-                    PRESET.install
-                ))
-            }
+            StartError::Missing(path) => unavailable(client.missing(&path)),
             StartError::Start { path, source } => {
                 unavailable(format!("cannot start {}: {source}", path.display()))
             }

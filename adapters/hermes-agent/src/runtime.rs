@@ -1,26 +1,27 @@
 //! Sync and discovery of profiles, skills and models.
 
 use forge_adapter_api::manage::{
-    Agent, AgentSyncSpec, DiscoveredAgent, DiscoveredModel, DiscoveredSkill, RuntimeManager, Skill,
-    SkillSyncSpec,
+    AgentSyncSpec, DiscoveredAgent, DiscoveredModel, DiscoveredSkill, RuntimeManager, SkillSyncSpec,
 };
-use forge_adapter_api::{Result, async_trait};
+use forge_adapter_api::{AdapterError, Result, async_trait};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::agents::WantedAgent;
+use crate::profiles::DEFAULT;
 use crate::skills::WantedSkill;
 use crate::{HermesAgent, agents, skills, system};
+
+/// Converts between types of the interfaces that have the same members.
+fn converted<T: DeserializeOwned>(from: &impl Serialize) -> Result<T> {
+    let value = serde_json::to_value(from).and_then(serde_json::from_value);
+    value.map_err(|error| AdapterError::new("internal", error.to_string()))
+}
 
 #[async_trait]
 impl RuntimeManager for HermesAgent {
     async fn push_agent(&self, spec: AgentSyncSpec) -> Result<()> {
-        let agent = Agent {
-            agent_id: spec.agent_id,
-            name: spec.name,
-            model: spec.model,
-            system_prompt: spec.system_prompt,
-            extra: spec.extra,
-        };
-        let wanted = WantedAgent::of(agent, spec.skills)?;
+        let wanted = WantedAgent::of(converted(&spec)?)?;
         match agents::find(&self.management, &wanted.id).await? {
             Some(_) => agents::apply(&self.management, &wanted).await,
             None => agents::create(&self.management, &wanted).await,
@@ -32,14 +33,7 @@ impl RuntimeManager for HermesAgent {
     }
 
     async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>> {
-        let agents = agents::list(&self.management).await?.into_iter();
-        let discovered = agents.map(|agent| DiscoveredAgent {
-            agent_id: agent.agent_id,
-            name: agent.name,
-            model: agent.model,
-            extra: agent.extra,
-        });
-        Ok(discovered.collect())
+        converted(&agents::list(&self.management).await?)
     }
 
     async fn push_file(&self, agent_id: &str, filename: &str, content: &str) -> Result<()> {
@@ -47,13 +41,7 @@ impl RuntimeManager for HermesAgent {
     }
 
     async fn push_skill(&self, spec: SkillSyncSpec) -> Result<()> {
-        let wanted = WantedSkill::of(Skill {
-            skill_key: spec.skill_key,
-            name: spec.name,
-            description: spec.description,
-            content: spec.content,
-            extra: spec.extra,
-        })?;
+        let wanted = WantedSkill::of(converted(&spec)?)?;
         skills::push(&self.management, wanted).await
     }
 
@@ -62,24 +50,10 @@ impl RuntimeManager for HermesAgent {
     }
 
     async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>> {
-        let skills = skills::list(&self.management, None).await?.into_iter();
-        let discovered = skills.map(|skill| DiscoveredSkill {
-            skill_key: skill.skill_key,
-            name: skill.name,
-            description: skill.description,
-            extra: skill.extra,
-        });
-        Ok(discovered.collect())
+        converted(&skills::list(&self.management, DEFAULT).await?)
     }
 
     async fn discover_models(&self) -> Result<Vec<DiscoveredModel>> {
-        let models = system::models(&self.management).await?.into_iter();
-        let discovered = models.map(|model| DiscoveredModel {
-            model_id: model.model_id,
-            name: model.name,
-            provider: model.provider,
-            extra: model.extra,
-        });
-        Ok(discovered.collect())
+        converted(&system::models(&self.management).await?)
     }
 }

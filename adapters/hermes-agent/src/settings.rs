@@ -12,40 +12,17 @@ pub(crate) const PRESET: Preset = Preset {
     prefix: "HERMES_AGENT",
     program: Some("hermes"),
     args: &["acp"],
-    native_tools: &NATIVE_TOOLS,
+    native_tools: NATIVE_TOOLS,
     forward: &["HERMES_HOME"],
     settings: &["agent", "management_url", "management_token"],
     install: "install Hermes Agent, for example with `pip install 'hermes-agent[acp,mcp]'`",
 };
 
 /// Tools of the toolset that Hermes Agent 0.19.0 offers over the protocol; those of the browser need one on the machine.
-const NATIVE_TOOLS: [&str; 25] = [
-    "browser_back",
-    "browser_click",
-    "browser_console",
-    "browser_get_images",
-    "browser_navigate",
-    "browser_press",
-    "browser_scroll",
-    "browser_snapshot",
-    "browser_type",
-    "browser_vision",
-    "delegate_task",
-    "execute_code",
-    "memory",
-    "patch",
-    "process",
-    "read_file",
-    "search_files",
-    "session_search",
-    "skill_manage",
-    "skill_view",
-    "skills_list",
-    "terminal",
-    "todo",
-    "vision_analyze",
-    "write_file",
-];
+const NATIVE_TOOLS: &str = "browser_back browser_click browser_console browser_get_images browser_navigate \
+                            browser_press browser_scroll browser_snapshot browser_type browser_vision delegate_task \
+                            execute_code memory patch process read_file search_files session_search skill_manage \
+                            skill_view skills_list terminal todo vision_analyze write_file";
 
 /// The part of the table `[adapters.<id>]` that the client does not read.
 #[derive(Deserialize)]

@@ -44,38 +44,45 @@ impl SkillKey {
     }
 }
 
-/// The text of a `SKILL.md`. Content with front matter of its own is kept, if that says the same as the request.
-pub(crate) fn compose(name: &str, description: Option<&str>, content: String) -> Result<String> {
-    if content.chars().count() > MOST_CHARS {
-        let text = format!("content: it is longer than {MOST_CHARS} characters");
-        return Err(invalid(&text));
-    }
-    let Some(rest) = content.strip_prefix("---") else {
-        let description = description.unwrap_or(name);
-        // A JSON string is a YAML string.
-        let description = Value::from(description);
-        return Ok(format!(
-            "---\nname: {name}\ndescription: {description}\n---\n\n{content}"
-        ));
-    };
-    let head = rest.split("\n---").next().unwrap_or_default();
+/// True if the content is a whole `SKILL.md`.
+pub(crate) fn has_front_matter(content: &str) -> bool {
+    content.starts_with("---")
+}
+
+/// Writes the front matter that content has not.
+pub(crate) fn compose(name: &str, description: Option<&String>, content: &str) -> String {
+    // A JSON string is a YAML string.
+    let description = Value::from(description.map_or(name, String::as_str));
+    format!("---\nname: {name}\ndescription: {description}\n---\n\n{content}")
+}
+
+/// Content that has front matter, if that says the same as the request.
+pub(crate) fn checked(name: &str, description: Option<&String>, content: &str) -> Result<String> {
     let line = |member: &str| {
-        let mut lines = head.lines();
-        let value = lines.find_map(|line| line.strip_prefix(member)?.strip_prefix(':'));
-        value.map(|value| value.trim().trim_matches(['"', '\'']).to_owned())
+        let mut lines = content.lines().skip(1).take_while(|line| *line != "---");
+        let value = lines.find_map(|line| line.strip_prefix(member)?.strip_prefix(':'))?;
+        Some(value.trim().trim_matches(['"', '\'']).to_owned())
     };
     if line("name").as_deref() != Some(name) {
         return Err(invalid(&format!(
             "content: its front matter must have the line `name: {name}`, because Hermes takes the key from there"
         )));
     }
-    let said = line("description");
-    if description.is_some_and(|wanted| said.as_deref() != Some(wanted)) {
+    if description.is_some() && line("description").as_ref() != description {
         return Err(invalid(
             "description: it differs from the front matter of content; leave it out, or write the same in one line there",
         ));
     }
-    Ok(content)
+    Ok(content.to_owned())
+}
+
+pub(crate) fn within_limit(text: String) -> Result<String> {
+    match text.chars().count() <= MOST_CHARS {
+        true => Ok(text),
+        false => Err(invalid(&format!(
+            "content: it is longer than {MOST_CHARS} characters"
+        ))),
+    }
 }
 
 pub(crate) fn invalid(text: &str) -> AdapterError {
@@ -88,29 +95,24 @@ mod tests {
 
     #[test]
     fn front_matter_is_written_or_must_agree_with_the_request() {
-        let own = "---\nname: \"dig\"\ndescription: digs\n---\n\nUse paws.";
-        let cases = [
-            (
-                "Use paws.",
-                None,
-                Ok("---\nname: dig\ndescription: \"dig\"\n---\n\nUse paws."),
-            ),
-            (
-                "Use paws.",
-                Some("a: \"b\"\n# c"),
-                Ok("---\nname: dig\ndescription: \"a: \\\"b\\\"\\n# c\"\n---\n\nUse paws."),
-            ),
-            (own, None, Ok(own)),
-            (own, Some("digs"), Ok(own)),
-            (own, Some("sleeps"), Err("description")),
-            ("---\nname: nap\n---\nx", None, Err("name: dig")),
-            ("---", None, Err("name: dig")),
-        ];
-        for (content, description, expected) in cases {
-            let text = compose("dig", description, content.to_owned());
-            match (text, expected) {
-                (Ok(text), Ok(expected)) => assert_eq!(text, expected),
-                (Err(error), Err(part)) => assert!(error.message.contains(part), "{error}"),
+        let description = "a: \"b\"\n# c".to_owned();
+        assert_eq!(
+            compose("dig", Some(&description), "Use paws."),
+            "---\nname: dig\ndescription: \"a: \\\"b\\\"\\n# c\"\n---\n\nUse paws."
+        );
+        assert!(compose("dig", None, "x").contains("description: \"dig\""));
+        let own = "---\nname: \"dig\"\ndescription: digs\n---\n\nname: nap";
+        for (content, description, named) in [
+            (own, None, None),
+            (own, Some("digs"), None),
+            (own, Some("sleeps"), Some("description")),
+            ("---\nname: nap\n---\nx", None, Some("name: dig")),
+            ("---", None, Some("name: dig")),
+        ] {
+            let description = description.map(str::to_owned);
+            match (checked("dig", description.as_ref(), content), named) {
+                (Ok(text), None) => assert_eq!(text, content),
+                (Err(error), Some(part)) => assert!(error.message.contains(part), "{error}"),
                 (text, _) => panic!("{content:?}: {text:?}"),
             }
         }

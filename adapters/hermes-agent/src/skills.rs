@@ -6,7 +6,7 @@ use forge_adapter_api::{AdapterError, Result, async_trait};
 use serde_json::{Map, Value, json};
 
 use crate::HermesAgent;
-use crate::agents::refuse_unknown;
+use crate::agents::{refuse_unknown, take};
 use crate::management::{Management, found};
 use crate::profiles::DEFAULT;
 use crate::skill_text::{self, SkillKey, invalid};
@@ -15,41 +15,58 @@ use crate::skill_text::{self, SkillKey, invalid};
 const DISABLED: &str = "the skill is disabled, which is all that Hermes can do to remove it; an update with `enabled: \
                         true` brings it back";
 
-/// Desired state of a skill.
+/// Desired state of a skill. What is absent stays as it is.
 pub(crate) struct WantedSkill {
     key: SkillKey,
-    /// The whole `SKILL.md`; `None`: as it is.
-    text: Option<String>,
+    description: Option<String>,
+    content: Option<String>,
     enabled: Option<bool>,
 }
 
 impl WantedSkill {
     /// Refuses keys that Hermes would change, and members that it cannot keep.
-    pub(crate) fn of(skill: Skill) -> Result<Self> {
+    pub(crate) fn of(mut skill: Skill) -> Result<Self> {
         let key = SkillKey::read(&skill.skill_key)?;
         if skill.name.is_some_and(|name| name != key.name) {
             return Err(invalid(
                 "name: a skill has no other name than its key; leave it out",
             ));
         }
-        let mut extra = skill.extra;
-        let enabled = match extra.remove("enabled") {
-            None | Some(Value::Null) => None,
-            Some(Value::Bool(enabled)) => Some(enabled),
-            Some(_) => return Err(invalid("enabled: true or false was expected")),
+        let enabled = take(&mut skill.extra, "enabled")?;
+        refuse_unknown(&skill.extra, "description, content and enabled")?;
+        Ok(Self {
+            key,
+            description: skill.description,
+            content: skill.content,
+            enabled,
+        })
+    }
+
+    /// The request that writes the text over that of `found`; `None` if it stays as it is.
+    fn text(&self, found: Option<&Skill>) -> Result<Option<Value>> {
+        let before = found.and_then(|found| found.description.as_ref());
+        let after = self.description.as_ref();
+        let Some(content) = &self.content else {
+            return match after.filter(|_| after != before) {
+                None => Ok(None),
+                Some(_) => Err(invalid("description: it is a part of content; send both")),
+            };
         };
-        refuse_unknown(&extra, "description, content and enabled")?;
-        let description = skill.description.as_deref();
-        let text = skill.content;
-        let text = text.map(|content| skill_text::compose(&key.name, description, content));
-        let text = text.transpose()?;
-        Ok(Self { key, text, enabled })
+        let SkillKey { profile, name } = &self.key;
+        let changed = after.filter(|_| after != before);
+        let text = match skill_text::has_front_matter(content) {
+            true => skill_text::checked(name, changed, content)?,
+            false => skill_text::compose(name, after.or(before), content),
+        };
+        let text = skill_text::within_limit(text)?;
+        Ok(Some(
+            json!({"name": name, "content": text, "profile": profile}),
+        ))
     }
 }
 
 /// Skills of a profile, without content.
-pub(crate) async fn list(management: &Management, profile: Option<&str>) -> Result<Vec<Skill>> {
-    let profile = profile.unwrap_or(DEFAULT);
+pub(crate) async fn list(management: &Management, profile: &str) -> Result<Vec<Skill>> {
     let path = format!("/api/skills?profile={profile}");
     let answer = management.get(&path).await?;
     let skills = answer.as_array().into_iter().flatten();
@@ -72,8 +89,7 @@ fn skill(profile: &str, entry: &Value) -> Option<Skill> {
 }
 
 async fn find(management: &Management, key: &SkillKey) -> Result<Option<Skill>> {
-    let listed = list(management, Some(&key.profile)).await;
-    let listed = match listed {
+    let listed = match list(management, &key.profile).await {
         Err(error) if error.code == "not_found" => return Ok(None),
         listed => listed?,
     };
@@ -81,30 +97,24 @@ async fn find(management: &Management, key: &SkillKey) -> Result<Option<Skill>> 
     Ok(listed.into_iter().find(|skill| skill.skill_key == text))
 }
 
-async fn create(management: &Management, wanted: WantedSkill) -> Result<()> {
-    let Some(text) = &wanted.text else {
-        return Err(invalid("content: the text of the skill is required"));
-    };
-    let key = &wanted.key;
-    let body = json!({"name": key.name, "content": text, "profile": key.profile});
-    management.post("/api/skills", &body).await?;
+/// Creates a skill, which is enabled then. Hermes refuses a second one of the name.
+async fn create(management: &Management, wanted: &WantedSkill) -> Result<()> {
+    let text = wanted.text(None)?;
+    let text = text.ok_or_else(|| invalid("content: the text of the skill is required"))?;
+    management.post("/api/skills", &text).await?;
     match wanted.enabled {
-        Some(false) => toggle(management, key, false).await,
+        Some(false) => toggle(management, &wanted.key, false).await,
         Some(true) | None => Ok(()),
     }
 }
 
-async fn update(management: &Management, wanted: WantedSkill, found: &Skill) -> Result<()> {
-    let key = &wanted.key;
-    if let Some(text) = &wanted.text {
-        let body = json!({"name": key.name, "content": text, "profile": key.profile});
-        management.put("/api/skills/content", &body).await?;
+async fn update(management: &Management, wanted: &WantedSkill, found: &Skill) -> Result<()> {
+    if let Some(text) = wanted.text(Some(found))? {
+        management.put("/api/skills/content", &text).await?;
     }
-    match wanted
-        .enabled
-        .filter(|enabled| *enabled != is_enabled(found))
-    {
-        Some(enabled) => toggle(management, key, enabled).await,
+    let is_changed = |enabled: &bool| *enabled != is_enabled(found);
+    match wanted.enabled.filter(is_changed) {
+        Some(enabled) => toggle(management, &wanted.key, enabled).await,
         None => Ok(()),
     }
 }
@@ -113,8 +123,8 @@ async fn update(management: &Management, wanted: WantedSkill, found: &Skill) -> 
 pub(crate) async fn push(management: &Management, mut wanted: WantedSkill) -> Result<()> {
     wanted.enabled = wanted.enabled.or(Some(true));
     match find(management, &wanted.key).await? {
-        Some(found) => update(management, wanted, &found).await,
-        None => create(management, wanted).await,
+        Some(found) => update(management, &wanted, &found).await,
+        None => create(management, &wanted).await,
     }
 }
 
@@ -136,21 +146,21 @@ pub(crate) async fn enable_only(
     profile: &str,
     names: &[String],
 ) -> Result<()> {
-    let of = |profile: &str, name: &str| SkillKey::read(&format!("{profile}/{name}"));
-    let present = list(management, Some(profile)).await?;
-    let key_of = |name: &str| Ok(of(profile, name)?.text());
-    let wanted = names.iter().map(|name| key_of(name));
-    let wanted = wanted.collect::<Result<Vec<_>>>()?;
-    for (name, key) in names.iter().zip(&wanted) {
-        if present.iter().any(|skill| skill.skill_key == *key) {
-            continue;
+    let key = |profile: &str, name: &str| SkillKey::read(&format!("{profile}/{name}"));
+    let present = list(management, profile).await?;
+    let mut wanted = Vec::new();
+    for name in names {
+        let text = key(profile, name)?.text();
+        if !present.iter().any(|skill| skill.skill_key == text) {
+            let Some(content) = content(management, &key(DEFAULT, name)?).await? else {
+                let text =
+                    format!("skills: neither {profile} nor the default profile has {name:?}");
+                return Err(invalid(&text));
+            };
+            let body = json!({"name": name, "content": content, "profile": profile});
+            management.post("/api/skills", &body).await?;
         }
-        let Some(text) = content(management, &of(DEFAULT, name)?).await? else {
-            let text = format!("skills: neither {profile} nor the default profile has {name:?}");
-            return Err(invalid(&text));
-        };
-        let body = json!({"name": name, "content": text, "profile": profile});
-        management.post("/api/skills", &body).await?;
+        wanted.push(text);
     }
     for skill in &present {
         let enabled = wanted.contains(&skill.skill_key);
@@ -177,14 +187,22 @@ fn is_enabled(skill: &Skill) -> bool {
     skill.extra.get("enabled") == Some(&Value::Bool(true))
 }
 
-fn missing(key: &str) -> AdapterError {
-    AdapterError::new("not_found", format!("there is no skill {key:?}"))
+impl HermesAgent {
+    /// The skill as it is now, with its content; fails with `not_found` if it is not there.
+    async fn read_skill(&self, key: &SkillKey) -> Result<Skill> {
+        let skill = SkillManager::get(self, &key.text()).await?;
+        skill.ok_or_else(|| missing(key))
+    }
+}
+
+fn missing(key: &SkillKey) -> AdapterError {
+    AdapterError::new("not_found", format!("there is no skill {:?}", key.text()))
 }
 
 #[async_trait]
 impl SkillManager for HermesAgent {
     async fn list(&self) -> Result<Vec<Skill>> {
-        list(&self.management, None).await
+        list(&self.management, DEFAULT).await
     }
 
     async fn get(&self, skill_key: &str) -> Result<Option<Skill>> {
@@ -198,21 +216,16 @@ impl SkillManager for HermesAgent {
 
     async fn create(&self, skill: Skill) -> Result<Skill> {
         let wanted = WantedSkill::of(skill)?;
-        let key = wanted.key.text();
-        // Hermes refuses a second skill of the name.
-        create(&self.management, wanted).await?;
-        let created = SkillManager::get(self, &key).await?;
-        created.ok_or_else(|| missing(&key))
+        create(&self.management, &wanted).await?;
+        self.read_skill(&wanted.key).await
     }
 
     async fn update(&self, skill: Skill) -> Result<Skill> {
         let wanted = WantedSkill::of(skill)?;
-        let key = wanted.key.text();
         let found = find(&self.management, &wanted.key).await?;
-        let found = found.ok_or_else(|| missing(&key))?;
-        update(&self.management, wanted, &found).await?;
-        let updated = SkillManager::get(self, &key).await?;
-        updated.ok_or_else(|| missing(&key))
+        let found = found.ok_or_else(|| missing(&wanted.key))?;
+        update(&self.management, &wanted, &found).await?;
+        self.read_skill(&wanted.key).await
     }
 
     async fn remove(&self, skill_key: &str) -> Result<bool> {
@@ -220,8 +233,9 @@ impl SkillManager for HermesAgent {
     }
 
     async fn status(&self, skill_key: &str) -> Result<SkillStatus> {
-        let found = find(&self.management, &SkillKey::read(skill_key)?).await?;
-        let ready = is_enabled(&found.ok_or_else(|| missing(skill_key))?);
+        let key = SkillKey::read(skill_key)?;
+        let found = find(&self.management, &key).await?;
+        let ready = is_enabled(&found.ok_or_else(|| missing(&key))?);
         Ok(SkillStatus {
             ready,
             message: (!ready).then(|| DISABLED.to_owned()),

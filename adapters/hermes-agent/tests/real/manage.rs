@@ -119,8 +119,13 @@ async fn sync_makes_agents_and_skills_what_the_spec_says() {
         .map(|s| (&s.skill_key[..], &s.extra["enabled"]))
         .collect();
     assert_eq!(enabled, [("dig", &json!(false)), ("nap", &json!(true))]);
-    let back = json!({"skillKey": "dig", "enabled": true});
+    let read = SkillManager::get(hermes, "dig").await.unwrap().unwrap();
+    let mut back = serde_json::to_value(read).unwrap();
+    back["enabled"] = true.into();
     SkillManager::update(hermes, of(back)).await.unwrap();
+    let other = json!({"skillKey": "dig", "description": "sleeps"});
+    let other = SkillManager::update(hermes, of(other)).await.unwrap_err();
+    assert!(other.message.contains("send both"), "{other:?}");
     assert!(hermes.status("dig").await.unwrap().ready);
     assert_eq!(SkillManager::list(hermes).await.unwrap().len(), 2);
 
@@ -172,10 +177,11 @@ async fn what_hermes_would_change_or_drop_is_refused_and_nothing_is_left() {
         (json!({"agentId": "阿达"}), "agentId"),
         (json!({ "agentId": long }), "agentId"),
         (json!({"agentId": "root"}), "reserved"),
-        (json!({"agentId": "default"}), "exists"),
+        (json!({"agentId": "default"}), "built-in"),
         (json!({"agentId": "a", "name": "Ada"}), "name"),
         (json!({"agentId": "a", "colour": "blue"}), "colour"),
         (json!({"agentId": "a", "description": 1}), "description"),
+        (json!({"agentId": "a", "provider": "custom"}), "provider"),
     ];
     for (agent, named) in agents {
         let error = AgentManager::create(hermes, of::<Agent>(agent))

@@ -1,6 +1,7 @@
 //! Executions by profile.
 
 use forge_adapter_api::ExecutionAdapter as _;
+use forge_adapter_api::manage::AgentManager;
 use forge_test_support::execution::run;
 use serde_json::json;
 
@@ -66,4 +67,17 @@ async fn without_a_fallback_an_agent_that_is_not_there_runs_nowhere() {
     let ran = bench.say("stranger", "hello").await;
     assert!(ran.failed("invalid_request").contains("stranger"));
     assert!(bench.model.requests().is_empty());
+}
+
+#[tokio::test]
+async fn a_warm_process_runs_with_its_profile_as_it_is_now() {
+    let bench = Bench::with(json!({"warm": 1})).await;
+    bench.say("default", "hello").await.succeeded();
+    let change = json!({"agentId": "default", "model": "fake-2", "systemPrompt": "you are a vole"});
+    let change = serde_json::from_value(change).unwrap();
+    AgentManager::update(&bench.adapter, change).await.unwrap();
+    bench.say("default", "again").await.succeeded();
+    let asked = bench.asked_last();
+    assert_eq!(asked["model"], "fake-2");
+    assert!(asked["messages"].to_string().contains("you are a vole"));
 }
