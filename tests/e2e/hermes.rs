@@ -14,6 +14,7 @@ use super::harness::until;
 fn home(model: &Model) -> Home {
     let home = Home::new(&[
         ("BRIDGE_ADAPTERS", "hermes-agent"),
+        ("BRIDGE_LOG_LEVEL", "debug"),
         ("PATH", &std::env::var("PATH").unwrap()),
     ]);
     let dir = home.dir.path();
@@ -49,21 +50,54 @@ async fn an_agent_is_made_used_changed_and_removed_and_a_killed_bridge_leaves_no
     let skill = json!({"skillKey": "ada/digging", "description": "digs", "content": "Use paws."});
     let badger = json!({"content": "you are a badger"});
     let none = Value::Null;
+    let rename = json!({"description": "digs", "model": "custom:fake-2"});
+    let enabled = json!({"enabled": true});
     let calls = [
         (Method::POST, "/agents", &marmot, 200),
         (Method::POST, "/agents", &json!({"agentId": "Ada L."}), 400),
-        (Method::PUT, "/agents/ada/files/SOUL.md", &badger, 204),
-        (Method::POST, "/skills", &skill, 200),
-        (Method::GET, "/skills/ada%2Fdigging/status", &none, 200),
-        (Method::GET, "/system/security", &none, 200),
+        (Method::PUT, "/agents/ada", &rename, 200),
+        (Method::GET, "/agents/ada/files", &none, 200),
+        (Method::PUT, "/agents/ada/files/SOUL.md", &badger, 200),
+        (Method::GET, "/agents/ada/files/SOUL.md", &none, 200),
+        (Method::GET, "/agents/ada/files/AGENTS.md", &none, 404),
+        (Method::DELETE, "/agents/ada/files/SOUL.md", &none, 404),
         (Method::GET, "/agents/ada/bindings", &none, 404),
+        (
+            Method::PUT,
+            "/agents/ada/bindings",
+            &json!({"bindings": []}),
+            404,
+        ),
+        (Method::POST, "/skills", &skill, 200),
+        (Method::GET, "/skills", &none, 200),
+        (Method::PUT, "/skills/ada%2Fdigging", &enabled, 200),
+        (Method::GET, "/skills/ada%2Fdigging", &none, 200),
+        (Method::GET, "/skills/ada%2Fdigging/status", &none, 200),
+        (
+            Method::POST,
+            "/skills/ada%2Fdigging/dependencies",
+            &none,
+            404,
+        ),
+        (Method::GET, "/models", &none, 200),
+        (Method::GET, "/system/models", &none, 200),
+        (Method::GET, "/system/security", &none, 200),
+        (Method::POST, "/system/reload", &none, 200),
     ];
     for (method, path, body, expected) in calls {
-        let (status, answer) = call(&bridge, method, path, body).await;
+        let (status, answer) = call(&bridge, method.clone(), path, body).await;
+        // A change can be answered with 201 or 204.
         let status = status.as_u16();
+        let is_expected = if expected == 200 {
+            status < 300
+        } else {
+            status == expected
+        };
+        assert!(is_expected, "{method} {path}: {status} {answer}");
+        let is_file = path.ends_with("AGENTS.md");
         assert!(
-            status / 100 == expected / 100 && (status < 300 || status == expected),
-            "{path}: {status} {answer}"
+            status != 404 || is_file || answer["code"] == "NOT_SUPPORTED",
+            "{path}: {answer}"
         );
     }
 
@@ -84,12 +118,26 @@ async fn an_agent_is_made_used_changed_and_removed_and_a_killed_bridge_leaves_no
     assert_eq!(agents.as_array().unwrap().len(), 2, "{agents}");
     let (_, ada) = call(&bridge, Method::GET, "/agents/ada", &none).await;
     assert_eq!(ada["systemPrompt"], "you are a badger");
+    let (_, removed) = call(&bridge, Method::DELETE, "/skills/ada%2Fdigging", &none).await;
+    let (_, status) = call(&bridge, Method::GET, "/skills/ada%2Fdigging/status", &none).await;
+    assert_eq!(status["ready"], false, "{removed} {status}");
     let (status, _) = call(&bridge, Method::DELETE, "/agents/ada", &none).await;
     assert!(status.is_success());
     let (status, _) = call(&bridge, Method::GET, "/agents/ada", &none).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
 
-    assert!(!programs_of(&home).is_empty(), "the management server");
+    let tokens: Vec<String> = programs_of(&home)
+        .iter()
+        .filter_map(|pid| token_of(pid))
+        .collect();
+    assert!(!tokens.is_empty(), "the management server");
+    let log = home.log();
+    assert!(log.contains("hermes-agent"), "{log}");
+    assert!(
+        tokens
+            .iter()
+            .all(|token| token.len() > 32 && !log.contains(token))
+    );
     let slow =
         json!({"taskId": "b", "agentId": "x", "message": "SLOW please", "callbackUrl": null});
     let id = bridge.api.dispatch(slow).await;
@@ -121,4 +169,13 @@ fn programs_of(home: &Home) -> Vec<String> {
         })
         .filter_map(|entry| entry.file_name().into_string().ok())
         .collect()
+}
+
+/// The token that a management server was started with.
+fn token_of(pid: &str) -> Option<String> {
+    let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+    let environ = String::from_utf8(environ).unwrap();
+    let mut variables = environ.split('\0');
+    let token = variables.find_map(|v| v.strip_prefix("HERMES_DASHBOARD_SESSION_TOKEN="));
+    token.map(str::to_owned)
 }
