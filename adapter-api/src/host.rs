@@ -1,6 +1,6 @@
 //! Services of the bridge for an adapter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -32,6 +32,9 @@ pub struct Create {
     /// Epoch: the number of the bridge's boot on its store, incremented at each; 0 without a persistent
     /// store.
     pub epoch: u64,
+    /// A folder of this adapter's own with mode 0700, kept over restarts. `None` without a bridge.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state_dir: Option<PathBuf>,
     /// Arguments to prepend to the argv of a child process so that it dies with the bridge. Empty: none.
     pub supervisor: Vec<String>,
     /// A command that connects its stdin and stdout to the Unix socket named by a further argument, for
@@ -106,6 +109,12 @@ impl Host {
     /// belongs to an earlier boot. 0 without a persistent store, as in tests.
     pub fn epoch(&self) -> u64 {
         self.0.create.epoch
+    }
+
+    /// The folder in which this adapter keeps data over restarts, such as a key of its own; it has mode 0700 and
+    /// exists. `None` without a bridge, as in tests.
+    pub fn state_dir(&self) -> Option<&Path> {
+        self.0.create.state_dir.as_deref()
     }
 
     /// Arguments to prepend to the argv of a child process; empty without a supervisor.

@@ -55,7 +55,7 @@ pub struct Setup {
     pub store_id: String,
     /// Epoch of the store; 0 if the store is not persistent.
     pub epoch: u64,
-    /// Folder of the private copies of libraries and of the pause markers.
+    /// Folder of the private copies of libraries, of the pause markers and of the adapters' own folders.
     pub state_dir: PathBuf,
     /// The command that starts a child process under the supervisor.
     pub supervisor: Vec<String>,
@@ -130,6 +130,7 @@ impl Registry {
                 config: Arc::clone(&config),
                 path: Arc::clone(&path),
                 copies: copies.clone(),
+                state_dir: state.join("adapter-data").join(&named.id),
                 store_id: setup.store_id.clone(),
                 epoch: setup.epoch,
                 supervisor: setup.supervisor.clone(),

@@ -1,6 +1,8 @@
 //! Specification of an adapter: everything needed to find and start it, at first and at each reload.
 
 use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +32,8 @@ pub(crate) struct AdapterSpec {
     pub path: Arc<SearchPath>,
     /// Folder of the private copies of libraries.
     pub copies: PathBuf,
+    /// Folder of what the adapter keeps over restarts; created before the adapter.
+    pub state_dir: PathBuf,
     pub store_id: String,
     pub epoch: u64,
     pub supervisor: Vec<String>,
@@ -88,6 +92,7 @@ impl AdapterSpec {
             return Ok(Ok(self.started(source, Vec::new(), settings)));
         }
         let path = locate(&named.library, config, &self.path)?;
+        self.create_state_dir()?;
         Ok(path.map(|path| {
             let isolation = self.table.isolation.unwrap_or_default();
             let apart = isolation == Isolation::Process || is_program(&path);
@@ -96,6 +101,7 @@ impl AdapterSpec {
                 "instance": named.id,
                 "storeId": self.store_id,
                 "epoch": self.epoch,
+                "stateDir": self.state_dir,
                 "supervisor": self.supervisor_of_programs(apart),
                 "relay": self.relay,
                 "user": self.user.as_ref().map(|user| &user.user),
@@ -155,6 +161,19 @@ impl AdapterSpec {
             max_concurrent: self.table.max_concurrent,
         };
         (boot, start)
+    }
+
+    fn create_state_dir(&self) -> Result<(), Error> {
+        let path = &self.state_dir;
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .and_then(|()| fs::set_permissions(path, Permissions::from_mode(0o700)))
+            .map_err(|source| Error::StateFolder {
+                path: path.clone(),
+                source,
+            })
     }
 
     /// The command with which the adapter starts its programs. Another process than the bridge cannot use the bridge's
