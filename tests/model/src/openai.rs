@@ -9,6 +9,9 @@ use super::Desk;
 use super::plan::{Call, Plan, Prompt, files, plan};
 use super::wire::{Frame, array, pieces, sse, text_of, texts};
 
+/// Begin of the notes of OpenClaw, which are messages of the user too.
+const NOTE: &str = "<<<BEGIN_OPENCLAW_INTERNAL_CONTEXT>>>";
+
 pub(crate) const THOUGHT: &str = "a fake thought";
 
 pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
@@ -155,24 +158,38 @@ pub(crate) fn usage() -> Value {
     })
 }
 
-/// The prompt, from messages after the last answer.
+/// The prompt, from all messages of the user after the last answer.
 pub(crate) fn prompt(body: &Value) -> Prompt {
     let messages = array(&body["messages"]);
     let answered = messages
         .iter()
         .rposition(|message| message["role"] == "assistant");
     let fresh = &messages[answered.map_or(0, |at| at + 1)..];
+    let is_note = |message: &&Value| texts(&message["content"]).join("").starts_with(NOTE);
+    let fresh: Vec<&Value> = fresh.iter().filter(|message| !is_note(message)).collect();
     let last = fresh
         .iter()
         .rfind(|message| message["role"] == "user" || message["role"] == "tool");
     let said = |message: &Value| texts(&message["content"]).join("\n");
-    let users = messages
-        .iter()
-        .rfind(|message| message["role"] == "user")
-        .map(said);
+    // Some programs send the task and their own notes as separate messages.
+    let is_user = |message: &Value| message["role"] == "user";
+    let asked = fresh.iter().filter(|message| is_user(message));
+    let users: Vec<String> = asked.map(|message| said(message)).collect();
+    let text = match users.is_empty() {
+        true => {
+            let mut earlier = messages.iter().filter(|message| !is_note(message));
+            earlier
+                .rfind(|message| is_user(message))
+                .map(said)
+                .unwrap_or_default()
+        }
+        false => users.join("\n"),
+    };
     Prompt {
-        text: users.unwrap_or_default(),
-        tool_output: last.filter(|message| message["role"] == "tool").map(said),
+        text,
+        tool_output: last
+            .filter(|message| message["role"] == "tool")
+            .map(|message| said(message)),
         schema: body["response_format"]["json_schema"]
             .get("schema")
             .cloned(),
