@@ -2,11 +2,13 @@
 //! test whose runtime cannot be installed fails with the reason.
 
 mod langgraph;
+mod openclaw;
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 pub use langgraph::LangGraph;
+pub use openclaw::{OPENCLAW_TOKEN, OpenClaw};
 
 /// The `claude` program. Proprietary; see its own licence.
 pub fn claude() -> PathBuf {
@@ -92,6 +94,12 @@ pub fn grpc_js() -> PathBuf {
 /// Starts a LangGraph server.
 pub fn langgraph(model_url: &str) -> LangGraph {
     LangGraph::start(&installed("langgraph"), model_url)
+}
+
+/// Starts an OpenClaw gateway with these settings, as JSON.
+pub fn openclaw(settings: &str) -> OpenClaw {
+    let program = installed("openclaw").join("node_modules/openclaw/openclaw.mjs");
+    OpenClaw::start(&node(), &program, settings)
 }
 
 /// Directory of a runtime. Tests run concurrently, also in several processes: one installs, the others wait.

@@ -1,0 +1,84 @@
+"""Runs an OpenClaw gateway with the settings that it reads as one line of JSON from stdin; prints `listening on <url>`.
+
+    serve.py NODE OPENCLAW_MJS
+
+The gateway works in a folder of its own, which is removed at the end. Exits when stdin closes. Further lines on stdin:
+`kill` kills the gateway, `start` starts it again on the same port and prints `listening` again.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Gateway:
+    def __init__(self, command: list[str], folder: pathlib.Path, settings: dict) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.command = [*command, "gateway", "run", "--port", str(self.port), "--bind", "loopback"]
+        for name in ("home", "state", "workspace"):
+            (folder / name).mkdir()
+        settings["gateway"]["port"] = self.port
+        settings["agents"]["defaults"]["workspace"] = str(folder / "workspace")
+        (folder / "openclaw.json").write_text(json.dumps(settings))
+
+    def start(self) -> None:
+        folder = self.folder
+        log = open(folder / "log", "ab")
+        self.process = subprocess.Popen(
+            self.command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={
+                "HOME": str(folder / "home"),
+                "PATH": f"{pathlib.Path(self.command[0]).parent}:/usr/bin:/bin",
+                "OPENCLAW_STATE_DIR": str(folder / "state"),
+                "OPENCLAW_CONFIG_PATH": str(folder / "openclaw.json"),
+                "OPENCLAW_DISABLE_BONJOUR": "1",
+                "OPENCLAW_NO_RESPAWN": "1",
+                "OPENCLAW_EXEC_SHELL_SNAPSHOT": "0",
+                "OPENCLAW_SKIP_CHANNELS": "1",
+            },
+        )
+        url = f"http://127.0.0.1:{self.port}"
+        while self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(url + "/readyz", timeout=5):
+                    print(f"listening on {url} in {folder}", flush=True)
+                    return
+            except OSError:
+                time.sleep(0.1)
+        print("the gateway ended:", (folder / "log").read_text(), sep="\n", flush=True)
+
+    def kill(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        gateway = Gateway(sys.argv[1:], pathlib.Path(folder), json.loads(sys.stdin.readline()))
+        gateway.start()
+        for line in sys.stdin:
+            if line == "kill\n":
+                gateway.kill()
+            elif line == "start\n":
+                gateway.start()
+        gateway.kill()
+
+
+main()
