@@ -1,0 +1,163 @@
+//! The adapter `openclaw`: runs tasks on an OpenClaw gateway operated elsewhere, over one WebSocket, and manages what
+//! the gateway keeps.
+
+mod connection;
+mod frame;
+mod gateway;
+mod health;
+mod identity;
+mod link;
+mod outcome;
+mod run;
+mod session;
+mod settings;
+mod transcript;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use forge_adapter_api::{
+    AdapterError, Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult,
+    Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
+};
+use forge_adapter_transport::http::{Http, Limits};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::gateway::Gateway;
+use crate::health::Facts;
+use crate::identity::Identity;
+use crate::run::Execution;
+use crate::settings::Settings;
+
+/// Wait for the first connection at the start.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Time for executions to end at shutdown and to abort their runs.
+const SHUTDOWN: Duration = Duration::from_secs(5);
+
+pub struct OpenClaw {
+    settings: Arc<Settings>,
+    gateway: Option<Gateway>,
+    facts: Facts,
+    running: Running,
+    tasks: TaskTracker,
+}
+
+#[async_trait]
+impl ExecutionAdapter for OpenClaw {
+    const NAME: &'static str = "openclaw";
+    const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
+        let settings = Arc::new(Settings::read(&config)?);
+        let tasks = TaskTracker::new();
+        let mut facts = Facts::default();
+        let gateway = match settings.url.clone() {
+            Some(url) => {
+                let http = Http::new(Limits::within(host.limits()))?;
+                let identity = Identity::open(host.state_dir())?;
+                let gateway = Gateway::start(http, url, Arc::clone(&settings), identity, &tasks);
+                gateway.settled(CONNECT).await;
+                if gateway.hello().is_ok() {
+                    facts = health::facts(&gateway).await;
+                }
+                Some(gateway)
+            }
+            None => None,
+        };
+        Ok(Self {
+            settings,
+            gateway,
+            facts,
+            running: Running::default(),
+            tasks,
+        })
+    }
+
+    async fn shutdown(&self) -> Result<()> {
+        self.running.drain(SHUTDOWN).await;
+        if let Some(gateway) = &self.gateway {
+            gateway.stop();
+        }
+        self.tasks.close();
+        // Tasks that are left after the limit are dropped with the runtime.
+        let _ = timeout(SHUTDOWN, self.tasks.wait()).await;
+        Ok(())
+    }
+
+    async fn check_health(&self) -> Health {
+        match &self.gateway {
+            Some(gateway) => health::probe(gateway).await,
+            None => Health::degraded(NO_GATEWAY),
+        }
+    }
+
+    fn capabilities(&self) -> Profile {
+        let mut capabilities = vec![
+            "streaming",
+            "session_resume",
+            "file_io",
+            "subagents",
+            "cost_tracking",
+            "management",
+            "native_tools",
+        ];
+        if self.facts.is_sandboxed {
+            capabilities.push("sandboxing");
+        }
+        Profile {
+            capabilities: capabilities.into_iter().map(str::to_owned).collect(),
+            native_tools: self.facts.native_tools.clone(),
+            max_concurrent: self.settings.table.max_concurrent.max(1),
+            output_strategies: vec![OutputStrategy::Stream, OutputStrategy::File],
+            options: Vec::new(),
+            cost_tier: CostTier::Medium,
+            latency_profile: LatencyProfile::Moderate,
+        }
+    }
+
+    async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
+        let run = self.running.start(&request.task_id);
+        let execution = Execution {
+            gateway: self.gateway()?,
+            settings: &self.settings,
+            request: &request,
+            events: &events,
+            cancel: &run,
+            afterwards: &self.tasks,
+        };
+        execution.run().await
+    }
+
+    async fn cancel(&self, task_handle: &str) -> Result<bool> {
+        Ok(self.running.cancel(task_handle))
+    }
+
+    async fn start_event_relay(&self, events: Events) -> Result<()> {
+        self.relay(Some(events));
+        Ok(())
+    }
+
+    async fn stop_event_relay(&self) -> Result<()> {
+        self.relay(None);
+        Ok(())
+    }
+}
+
+const NO_GATEWAY: &str = "no gateway is named: set OPENCLAW_URL, or url of [adapters.openclaw], to where OpenClaw \
+                          listens, such as ws://127.0.0.1:18789, and OPENCLAW_TOKEN to its token";
+
+impl OpenClaw {
+    fn gateway(&self) -> Result<&Gateway> {
+        let gateway = self.gateway.as_ref();
+        gateway.ok_or_else(|| AdapterError::new("adapter_unavailable", NO_GATEWAY))
+    }
+
+    fn relay(&self, events: Option<Events>) {
+        if let Some(gateway) = &self.gateway {
+            gateway.relay(events);
+        }
+    }
+}
+
+forge_adapter_api::export_adapter!(OpenClaw);

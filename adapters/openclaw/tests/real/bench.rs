@@ -1,0 +1,132 @@
+//! One gateway and one model shared by all tests of the binary; an adapter for each test.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use forge_adapter_api::ExecutionRequest;
+use forge_adapter_openclaw::OpenClaw;
+use forge_test_model::{Model, Received};
+use forge_test_runtimes::{OPENCLAW_TOKEN, OpenClaw as Server};
+use forge_test_support::execution::{Execution, run};
+use forge_test_support::instance::{initialize, with_members};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+use tokio::sync::{RwLock, RwLockReadGuard};
+use tokio::time::Instant;
+
+/// Tokens of one model call: 31 input, 5 of them cached; 9 output, 2 of them reasoning. Its cost in US dollars, at 1 for
+/// a million of input tokens, 2 of output, 0.1 of cached.
+const CALL: (u64, u64) = (31, 9);
+const COST: f64 = 26e-6 + 18e-6 + 0.5e-6;
+
+/// The model's runtime, which outlives those of single tests.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
+static MODEL: LazyLock<Model> = LazyLock::new(|| RUNTIME.block_on(Model::start()));
+/// Killed at the end of the process.
+static SERVER: LazyLock<Server> =
+    LazyLock::new(|| forge_test_runtimes::openclaw(&settings(MODEL.url()).to_string()));
+/// Held by all tests; exclusively by those that stop the gateway.
+static IN_USE: RwLock<()> = RwLock::const_new(());
+
+pub(crate) struct Bench {
+    pub(crate) adapter: OpenClaw,
+    pub(crate) server: &'static Server,
+    _in_use: RwLockReadGuard<'static, ()>,
+}
+
+impl Bench {
+    pub(crate) async fn new() -> Self {
+        Self::with(json!({})).await
+    }
+
+    /// Sets up an adapter with these members in its table.
+    pub(crate) async fn with(table: Value) -> Self {
+        let in_use = IN_USE.read().await;
+        let server = server().await;
+        Self {
+            adapter: initialize(with_members(config(server.url()), &table)).await,
+            server,
+            _in_use: in_use,
+        }
+    }
+
+    pub(crate) async fn run(&self, request: ExecutionRequest) -> Execution {
+        run(&self.adapter, request).await
+    }
+
+    pub(crate) async fn say(&self, id: &str, message: &str) -> Execution {
+        self.run(request(id, message)).await
+    }
+}
+
+/// The gateway, once it listens.
+pub(crate) async fn server() -> &'static Server {
+    tokio::task::spawn_blocking(|| &*SERVER).await.unwrap()
+}
+
+pub(crate) fn config(server: &str) -> Value {
+    json!({"url": server, "token": OPENCLAW_TOKEN})
+}
+
+fn settings(model: &str) -> Value {
+    let provider = json!({
+        "baseUrl": format!("{model}/v1"), "apiKey": "fake-local", "api": "openai-completions",
+        "models": [{
+            "id": "fake-1", "name": "Fake 1", "reasoning": false, "input": ["text"],
+            "cost": {"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 0},
+            "contextWindow": 128_000, "maxTokens": 4_096,
+        }],
+    });
+    json!({
+        "gateway": {"mode": "local", "bind": "loopback", "auth": {"mode": "token", "token": OPENCLAW_TOKEN}},
+        // A provider that refused a key is not asked again for a minute.
+        "models": {"mode": "merge", "providers": {"fake": provider, "locked": provider}},
+        "agents": {"defaults": {
+            "model": {"primary": "fake/fake-1"}, "skipBootstrap": true, "heartbeat": {"every": "0m"},
+        }},
+        "skills": {"install": {"allowUploadedArchives": true}},
+        "plugins": {"enabled": false},
+    })
+}
+
+/// A request to the default agent; `id` is that of its dispatch and unique among all tests.
+pub(crate) fn request(id: &str, message: &str) -> ExecutionRequest {
+    ExecutionRequest {
+        execution_id: format!("{id}/1"),
+        task_id: format!("task-{id}"),
+        agent_id: "main".to_owned(),
+        ..ExecutionRequest::sample(message)
+    }
+}
+
+/// Asserts usage and cost of exactly this number of model calls.
+#[track_caller]
+pub(crate) fn used(ran: &Execution, calls: u64) {
+    ran.used(calls, CALL);
+    assert_eq!(ran.result.usage.cache_read_tokens, Some(calls * 5));
+    #[expect(clippy::cast_precision_loss, reason = "a few calls")]
+    let cost = COST * calls as f64;
+    assert!(
+        (ran.result.cost_usd.unwrap() - cost).abs() < 1e-9,
+        "{:?}",
+        ran.result.cost_usd
+    );
+}
+
+/// Requests to the model whose messages contain this text.
+pub(crate) fn asked(text: &str) -> Vec<Received> {
+    let mut requests = MODEL.requests();
+    requests.retain(|request| request.body["messages"].to_string().contains(text));
+    requests
+}
+
+pub(crate) async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
+    let limit = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(Instant::now() < limit, "never came: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

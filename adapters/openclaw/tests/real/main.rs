@@ -1,0 +1,6 @@
+//! The adapter against a real gateway with the fake model, and against a fake gateway for what a real one does not do.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod bench;
+mod failures;
+mod turns;
