@@ -1,6 +1,7 @@
 //! The adapter `openclaw`: runs tasks on an OpenClaw gateway operated elsewhere, over one WebSocket, and manages what
 //! the gateway keeps.
 
+mod agents;
 mod connection;
 mod frame;
 mod gateway;
@@ -9,13 +10,18 @@ mod identity;
 mod link;
 mod outcome;
 mod run;
+mod runtime;
 mod session;
 mod settings;
+mod skills;
 mod transcript;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use forge_adapter_api::manage::{
+    AgentManager, Interface, RuntimeManager, SkillManager, SystemManager,
+};
 use forge_adapter_api::{
     AdapterError, Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult,
     Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
@@ -39,6 +45,8 @@ pub struct OpenClaw {
     settings: Arc<Settings>,
     gateway: Option<Gateway>,
     facts: Facts,
+    /// Hash of the gateway's settings at the last look.
+    config_hash: Mutex<Option<String>>,
     running: Running,
     tasks: TaskTracker,
 }
@@ -47,11 +55,12 @@ pub struct OpenClaw {
 impl ExecutionAdapter for OpenClaw {
     const NAME: &'static str = "openclaw";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
+    const INTERFACES: &'static [Interface] = &Interface::ALL;
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
         let settings = Arc::new(Settings::read(&config)?);
         let tasks = TaskTracker::new();
-        let mut facts = Facts::default();
+        let (mut facts, mut hash) = (Facts::default(), None);
         let gateway = match settings.url.clone() {
             Some(url) => {
                 let http = Http::new(Limits::within(host.limits()))?;
@@ -60,6 +69,7 @@ impl ExecutionAdapter for OpenClaw {
                 gateway.settled(CONNECT).await;
                 if gateway.hello().is_ok() {
                     facts = health::facts(&gateway).await;
+                    hash = runtime::config_hash(&gateway).await;
                 }
                 Some(gateway)
             }
@@ -69,6 +79,7 @@ impl ExecutionAdapter for OpenClaw {
             settings,
             gateway,
             facts,
+            config_hash: Mutex::new(hash),
             running: Running::default(),
             tasks,
         })
@@ -136,6 +147,22 @@ impl ExecutionAdapter for OpenClaw {
     async fn start_event_relay(&self, events: Events) -> Result<()> {
         self.relay(Some(events));
         Ok(())
+    }
+
+    fn runtime(&self) -> Option<&dyn RuntimeManager> {
+        Some(self)
+    }
+
+    fn agents(&self) -> Option<&dyn AgentManager> {
+        Some(self)
+    }
+
+    fn skills(&self) -> Option<&dyn SkillManager> {
+        Some(self)
+    }
+
+    fn system(&self) -> Option<&dyn SystemManager> {
+        Some(self)
     }
 
     async fn stop_event_relay(&self) -> Result<()> {

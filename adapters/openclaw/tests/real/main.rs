@@ -3,4 +3,5 @@
 
 mod bench;
 mod failures;
+mod managed;
 mod turns;

@@ -1,0 +1,300 @@
+//! Skills of the gateway: their state, and archives of new ones.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use forge_adapter_api::manage::{InstallReport, Skill, SkillManager, SkillStatus, SkillSyncSpec};
+use forge_adapter_api::{AdapterError, Result, async_trait};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use crate::OpenClaw;
+use crate::agents::{invalid, refuse_unknown};
+use crate::gateway::Gateway;
+use crate::health::list;
+
+/// Limit of a skill's text.
+const LARGEST: usize = 8 << 20;
+/// Bytes of an archive in one request.
+const CHUNK: usize = 1 << 20;
+/// Installations can download programs.
+const INSTALL: Duration = Duration::from_secs(300);
+const LOOKS: u32 = 50;
+const LOOK: Duration = Duration::from_millis(100);
+const MEMBERS: [&str; 4] = ["enabled", "eligible", "source", "bundled"];
+
+pub(crate) async fn all(gateway: &Gateway) -> Result<Vec<Value>> {
+    let status = gateway.call("skills.status", &json!({})).await?;
+    Ok(list(&status["skills"]).to_vec())
+}
+
+async fn found(gateway: &Gateway, key: &str) -> Result<Option<Value>> {
+    let all = all(gateway).await?;
+    Ok(all.into_iter().find(|skill| skill["skillKey"] == key))
+}
+
+pub(crate) fn skill(found: &Value) -> Skill {
+    let text = |name: &str| found[name].as_str().map(str::to_owned);
+    let enabled = ("enabled".to_owned(), json!(found["disabled"] != true));
+    let others = MEMBERS[1..]
+        .iter()
+        .map(|name| ((*name).to_owned(), found[*name].clone()));
+    Skill {
+        skill_key: text("skillKey").unwrap_or_default(),
+        name: text("name"),
+        description: text("description"),
+        content: None,
+        extra: others.chain([enabled]).collect(),
+    }
+}
+
+/// Switches a skill and waits until the gateway has applied it.
+async fn enable(gateway: &Gateway, key: &str, enabled: bool) -> Result<()> {
+    let params = json!({"skillKey": key, "enabled": enabled});
+    gateway.call("skills.update", &params).await?;
+    for _ in 0..LOOKS {
+        let skill = found(gateway, key).await?;
+        if skill.is_none_or(|skill| (skill["disabled"] != true) == enabled) {
+            return Ok(());
+        }
+        sleep(LOOK).await;
+    }
+    Err(AdapterError::new(
+        "upstream_error",
+        "the gateway did not switch the skill in time",
+    )
+    .retryable())
+}
+
+/// Disables a skill, since the gateway removes none; false if there is none.
+pub(crate) async fn disable(gateway: &Gateway, key: &str) -> Result<bool> {
+    if found(gateway, key).await?.is_none() {
+        return Ok(false);
+    }
+    enable(gateway, key, false).await?;
+    tracing::info!(
+        skill.key = key,
+        "the skill was disabled: the gateway removes none"
+    );
+    Ok(true)
+}
+
+/// Installs a skill as an archive, in place of an earlier one, and enables it.
+pub(crate) async fn push(gateway: &Gateway, spec: &SkillSyncSpec) -> Result<()> {
+    let key = &spec.skill_key;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    if !(1..=64).contains(&key.len()) || !key.chars().all(plain) || key.starts_with('-') {
+        return Err(invalid(format!(
+            "skillKey: {key:?}: 1 to 64 lower case letters a-z, digits and `-` were expected, no `-` first"
+        )));
+    }
+    refuse_unknown(&spec.extra, &[])?;
+    let text = document(spec);
+    if text.len() > LARGEST {
+        return Err(invalid(format!(
+            "content: at most {LARGEST} bytes were expected"
+        )));
+    }
+    let archive = archive("SKILL.md", text.as_bytes());
+    let hash = digest(&SHA256, &archive);
+    let hash: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
+    let params = json!({
+        "kind": "skill-archive", "slug": key, "sizeBytes": archive.len(), "sha256": hash, "force": true,
+    });
+    let upload = gateway.call("skills.upload.begin", &params).await?["uploadId"].clone();
+    for (n, chunk) in archive.chunks(CHUNK).enumerate() {
+        let params =
+            json!({"uploadId": upload, "offset": n * CHUNK, "dataBase64": STANDARD.encode(chunk)});
+        gateway.call("skills.upload.chunk", &params).await?;
+    }
+    let params = json!({"uploadId": upload, "sha256": hash});
+    gateway.call("skills.upload.commit", &params).await?;
+    let params =
+        json!({"source": "upload", "uploadId": upload, "slug": key, "sha256": hash, "force": true});
+    gateway.call("skills.install", &params).await?;
+    if found(gateway, key)
+        .await?
+        .is_some_and(|skill| skill["disabled"] == true)
+    {
+        enable(gateway, key, true).await?;
+    }
+    Ok(())
+}
+
+/// Text of `SKILL.md`, with a header unless the content has one.
+fn document(spec: &SkillSyncSpec) -> String {
+    let content = spec.content.as_deref().unwrap_or_default();
+    if content.starts_with("---\n") {
+        return content.to_owned();
+    }
+    let quoted = |text: &str| Value::from(text).to_string();
+    let name = quoted(spec.name.as_deref().unwrap_or(&spec.skill_key));
+    let description = quoted(spec.description.as_deref().unwrap_or(&spec.skill_key));
+    format!("---\nname: {name}\ndescription: {description}\n---\n{content}")
+}
+
+/// A zip archive with one stored file.
+fn archive(name: &str, content: &[u8]) -> Vec<u8> {
+    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes();
+    let length = [&number(name.len())[..2], &[0, 0]].concat();
+    // Version 2.0, UTF-8, stored, 1980-01-01.
+    let kind = [20, 0, 0, 8, 0, 0, 0, 0, 33, 0];
+    let sizes = [
+        crc(content).to_le_bytes(),
+        number(content.len()),
+        number(content.len()),
+    ]
+    .concat();
+    let local = [
+        b"PK\x03\x04",
+        &kind[..],
+        &sizes,
+        &length,
+        name.as_bytes(),
+        content,
+    ]
+    .concat();
+    let central = [
+        b"PK\x01\x02\x14\0",
+        &kind[..],
+        &sizes,
+        &length,
+        &[0; 14],
+        name.as_bytes(),
+    ]
+    .concat();
+    let (at, size) = (number(local.len()), number(central.len()));
+    let end = [b"PK\x05\x06\0\0\0\0\x01\0\x01\0", &size[..], &at, &[0, 0]].concat();
+    [local, central, end].concat()
+}
+
+fn crc(bytes: &[u8]) -> u32 {
+    let step = |crc: u32, _| {
+        if crc & 1 == 1 {
+            crc >> 1 ^ 0xEDB8_8320
+        } else {
+            crc >> 1
+        }
+    };
+    !bytes
+        .iter()
+        .fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
+}
+
+/// Missing parts of a skill, each with its kind.
+fn missing(skill: &Value) -> Vec<String> {
+    let kinds = skill["missing"].as_object().into_iter().flatten();
+    let all = kinds.flat_map(|(kind, names)| {
+        let names = list(names).iter();
+        names.map(move |name| format!("{kind}: {}", name.as_str().unwrap_or_default()))
+    });
+    all.collect()
+}
+
+#[async_trait]
+impl SkillManager for OpenClaw {
+    async fn list(&self) -> Result<Vec<Skill>> {
+        Ok(all(self.gateway()?).await?.iter().map(skill).collect())
+    }
+
+    async fn get(&self, skill_key: &str) -> Result<Option<Skill>> {
+        let found = found(self.gateway()?, skill_key).await?;
+        Ok(found.as_ref().map(skill))
+    }
+
+    async fn update(&self, wanted: Skill) -> Result<Skill> {
+        let gateway = self.gateway()?;
+        let key = &wanted.skill_key;
+        let known = found(gateway, key).await?.as_ref().map(skill);
+        let known = known
+            .ok_or_else(|| AdapterError::new("not_found", format!("there is no skill {key:?}")))?;
+        refuse_unknown(&wanted.extra, &MEMBERS)?;
+        if wanted.content.is_some() {
+            return Err(invalid(
+                "content: an archive replaces it: use runtime.pushSkill".to_owned(),
+            ));
+        }
+        if let Some(enabled) = wanted.extra.get("enabled").and_then(Value::as_bool)
+            && known.extra["enabled"] != enabled
+        {
+            enable(gateway, key, enabled).await?;
+        }
+        self.get(key)
+            .await?
+            .ok_or_else(|| AdapterError::new("not_found", "the skill is gone"))
+    }
+
+    async fn remove(&self, skill_key: &str) -> Result<bool> {
+        disable(self.gateway()?, skill_key).await
+    }
+
+    async fn status(&self, skill_key: &str) -> Result<SkillStatus> {
+        let Some(skill) = found(self.gateway()?, skill_key).await? else {
+            return Err(AdapterError::new(
+                "not_found",
+                format!("there is no skill {skill_key:?}"),
+            ));
+        };
+        let missing = missing(&skill);
+        let reason = match (skill["disabled"] == true, missing.is_empty()) {
+            (true, _) => Some("the skill is disabled: enable it".to_owned()),
+            (false, false) => Some(format!("missing: {}", missing.join(", "))),
+            (false, true) => {
+                (skill["eligible"] != true).then(|| "the gateway cannot use it here".to_owned())
+            }
+        };
+        Ok(SkillStatus {
+            ready: reason.is_none(),
+            missing,
+            message: reason,
+        })
+    }
+
+    async fn install_dependencies(&self, skill_key: &str) -> Result<InstallReport> {
+        let gateway = self.gateway()?;
+        let mut report = InstallReport::default();
+        let Some(skill) = found(gateway, skill_key).await? else {
+            return Err(AdapterError::new(
+                "not_found",
+                format!("there is no skill {skill_key:?}"),
+            ));
+        };
+        for option in list(&skill["install"]) {
+            let params = json!({"name": skill["name"], "installId": option["id"], "timeoutMs": INSTALL.as_millis()});
+            let done = gateway
+                .call_within("skills.install", &params, INSTALL)
+                .await;
+            let label = option["label"].as_str().unwrap_or_default().to_owned();
+            match done {
+                Ok(_) => report.installed.push(label),
+                Err(failure) => tracing::warn!(skill.key = skill_key, %failure, "{label} failed"),
+            }
+        }
+        let left = found(gateway, skill_key).await?;
+        report.failed = left.as_ref().map(missing).unwrap_or_default();
+        Ok(report)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_has_the_checksum_and_header_of_its_file() {
+        assert_eq!(crc(b"123456789"), 0xCBF4_3926);
+        let spec = SkillSyncSpec {
+            skill_key: "plum".to_owned(),
+            content: Some("Do it.".to_owned()),
+            ..SkillSyncSpec::default()
+        };
+        assert_eq!(
+            document(&spec),
+            "---\nname: \"plum\"\ndescription: \"plum\"\n---\nDo it."
+        );
+        let archive = archive("SKILL.md", b"x");
+        assert_eq!(archive.len(), 30 + 8 + 1 + 46 + 8 + 22);
+    }
+}
