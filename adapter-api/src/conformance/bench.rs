@@ -46,6 +46,16 @@ pub(super) fn ensure(holds: bool, seen: impl FnOnce() -> String) -> Result<(), O
     if holds { Ok(()) } else { failed(seen()) }
 }
 
+/// The request as that of a dispatch of its own, since runtimes can run a dispatch once only.
+pub(super) fn unique(request: &ExecutionRequest) -> ExecutionRequest {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let number = LAST.fetch_add(1, Ordering::Relaxed);
+    ExecutionRequest {
+        execution_id: format!("dsp_conformance{number}/1"),
+        ..request.clone()
+    }
+}
+
 impl Bench {
     /// Creates an instance without initializing it.
     pub(super) fn created(&self) -> Result<Subject<'_>, Outcome> {
@@ -100,7 +110,7 @@ impl Subject<'_> {
     }
 
     pub(super) fn execute(&self, request: &ExecutionRequest) -> Result<u64, Outcome> {
-        self.start("execute", bytes(request))
+        self.start("execute", bytes(&unique(request)))
     }
 
     /// Waits for the end of a call.
