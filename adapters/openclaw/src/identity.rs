@@ -9,11 +9,12 @@ use std::sync::{Mutex, PoisonError};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use forge_adapter_api::{AdapterError, Result};
-use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::session::hex;
 
 const FILE: &str = "device.json";
 
@@ -74,8 +75,7 @@ impl Identity {
 
     /// Hash of the public key, under which the gateway knows the adapter.
     pub(crate) fn id(&self) -> String {
-        let hash = digest(&SHA256, self.key.public_key().as_ref());
-        hash.as_ref().iter().map(|b| format!("{b:02x}")).collect()
+        hex(self.key.public_key().as_ref())
     }
 
     /// The member `device` of a `connect` request.

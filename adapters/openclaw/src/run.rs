@@ -25,7 +25,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 const WAIT: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(10);
 /// Time for a cancelled run to end.
-const ABORT: Duration = Duration::from_secs(10);
+const ABORT: Duration = Duration::from_secs(4);
 /// Tries to start a run while the gateway still prepares the agent, and the wait between two.
 const STARTS: u32 = 6;
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -61,7 +61,7 @@ impl Execution<'_> {
         let mut session = Session::of(request, self.agent()?);
         // Numbers of earlier attempts repeat the failures of their runs, without a new run.
         let most = request.attempt + STARTS;
-        let mut number = 1;
+        let (mut number, mut repeats) = (1, 0);
         loop {
             let run = session::run_id(request, number);
             let mut transcript = Transcript::default();
@@ -73,18 +73,22 @@ impl Execution<'_> {
                 Ok(end) => return Ok(of(&session, outcome::result(&run, &end, &transcript))),
                 Err(failure) => failure,
             };
-            let other = self
-                .settings
-                .table
-                .agent
-                .as_deref()
-                .filter(|other| *other != session.agent);
+            let other = self.settings.table.agent.as_ref();
+            let other = other.filter(|other| **other != session.agent);
             let is_again = match &failure {
                 Failure::Refused(refusal) if refusal.is_unknown_agent() => {
                     let Some(other) = other else {
                         return Err(AdapterError::new("invalid_request", failure.to_string()));
                     };
                     session = Session::of(request, other);
+                    continue;
+                }
+                // Another request changed the session at the same time: the same run can be asked for again.
+                Failure::Refused(refusal)
+                    if refusal.message.ends_with("Retry the request.") && repeats < STARTS =>
+                {
+                    repeats += 1;
+                    sleep(START_AGAIN).await;
                     continue;
                 }
                 Failure::Refused(refusal) if refusal.message.contains("superseded") => {
@@ -94,7 +98,11 @@ impl Execution<'_> {
                 Failure::Refused(_) => request.attempt > 1 && !accepted.load(Ordering::Relaxed),
                 _ => false,
             };
-            if !is_again || number == most || self.cancel.is_cancelled() {
+            if self.cancel.is_cancelled() {
+                let end = End::Answered(unconfirmed());
+                return Ok(of(&session, outcome::result(&run, &end, &transcript)));
+            }
+            if !is_again || number == most {
                 return Ok(of(&session, outcome::refused(failure, &transcript)));
             }
             number += 1;
@@ -156,7 +164,7 @@ impl Execution<'_> {
                     }
                 }
                 ended = &mut ended => break ended,
-                () = &mut aborted => break Ok(End::Answered(json!({"stopReason": "rpc"}))),
+                () = &mut aborted => break Ok(End::Answered(unconfirmed())),
             }
         };
         begun.afterwards = None;
@@ -252,6 +260,11 @@ impl Execution<'_> {
             }
         }
     }
+}
+
+/// End of a run whose abort the gateway has not confirmed.
+fn unconfirmed() -> Value {
+    json!({"stopReason": "rpc"})
 }
 
 /// True for the end of the run; otherwise only the time of the wait is over.

@@ -24,12 +24,11 @@ impl Session {
 }
 
 /// Id of the run, which is its idempotency key: that of the dispatch, so that a later attempt finds the run of an
-/// earlier one. Runs after a failed one have a number.
+/// earlier one. A hash of the message follows, since the bridge can ask again in the same attempt; runs after a failed
+/// one have a number.
 pub(crate) fn run_id(request: &ExecutionRequest, number: u32) -> String {
-    match number {
-        1 => dispatch(request).to_owned(),
-        number => format!("{}/{number}", dispatch(request)),
-    }
+    let hash = hex(request.message.as_bytes());
+    format!("{}/{}/{number}", dispatch(request), &hash[..12])
 }
 
 fn dispatch(request: &ExecutionRequest) -> &str {
@@ -50,7 +49,12 @@ fn name(id: &str) -> String {
     if (1..=128).contains(&id.len()) && id.chars().all(plain) {
         return id.to_owned();
     }
-    let hash = digest(&SHA256, id.as_bytes());
+    hex(id.as_bytes())
+}
+
+/// SHA-256 in hexadecimal digits.
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    let hash = digest(&SHA256, bytes);
     hash.as_ref().iter().map(|b| format!("{b:02x}")).collect()
 }
 
@@ -75,7 +79,8 @@ mod tests {
             (own.id.as_str(), own.key.as_str()),
             ("dsp_sample", "agent:main:dsp_sample")
         );
-        assert_eq!(run_id(&ExecutionRequest::sample(""), 1), "dsp_sample");
-        assert_eq!(run_id(&ExecutionRequest::sample(""), 2), "dsp_sample/2");
+        let ids = [("a", 1), ("a", 2), ("b", 1)]
+            .map(|(message, n)| run_id(&ExecutionRequest::sample(message), n));
+        assert!(ids[0].starts_with("dsp_sample/") && ids[0] != ids[1] && ids[0] != ids[2]);
     }
 }

@@ -6,7 +6,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use forge_adapter_api::manage::{InstallReport, Skill, SkillManager, SkillStatus, SkillSyncSpec};
 use forge_adapter_api::{AdapterError, Result, async_trait};
-use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
@@ -14,6 +13,7 @@ use crate::OpenClaw;
 use crate::agents::{invalid, refuse_unknown};
 use crate::gateway::Gateway;
 use crate::health::list;
+use crate::session::hex;
 
 /// Limit of a skill's text.
 const LARGEST: usize = 8 << 20;
@@ -98,8 +98,7 @@ pub(crate) async fn push(gateway: &Gateway, spec: &SkillSyncSpec) -> Result<()> 
         )));
     }
     let archive = archive("SKILL.md", text.as_bytes());
-    let hash = digest(&SHA256, &archive);
-    let hash: String = hash.as_ref().iter().map(|b| format!("{b:02x}")).collect();
+    let hash = hex(&archive);
     let params = json!({
         "kind": "skill-archive", "slug": key, "sizeBytes": archive.len(), "sha256": hash, "force": true,
     });

@@ -11,7 +11,7 @@ use forge_test_support::execution::{Execution, run};
 use forge_test_support::instance::{initialize, with_members};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
-use tokio::sync::{RwLock, RwLockReadGuard};
+use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::time::Instant;
 
 /// Tokens of one model call: 31 input, 5 of them cached; 9 output, 2 of them reasoning. Its cost in US dollars, at 1 for
@@ -41,8 +41,7 @@ impl Bench {
 
     /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(table: Value) -> Self {
-        let in_use = IN_USE.read().await;
-        let server = server().await;
+        let (server, in_use) = in_use().await;
         Self {
             adapter: initialize(with_members(config(server.url()), &table)).await,
             server,
@@ -59,8 +58,19 @@ impl Bench {
     }
 }
 
-/// The gateway, once it listens.
-pub(crate) async fn server() -> &'static Server {
+/// The gateway; no test stops it while the guard lives.
+pub(crate) async fn in_use() -> (&'static Server, RwLockReadGuard<'static, ()>) {
+    let guard = IN_USE.read().await;
+    (server().await, guard)
+}
+
+/// The gateway, which no other test uses while the guard lives.
+pub(crate) async fn alone() -> (&'static Server, RwLockWriteGuard<'static, ()>) {
+    let guard = IN_USE.write().await;
+    (server().await, guard)
+}
+
+async fn server() -> &'static Server {
     tokio::task::spawn_blocking(|| &*SERVER).await.unwrap()
 }
 

@@ -2,6 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod conforms;
+mod drops;
 mod failures;
 mod managed;
 mod turns;
