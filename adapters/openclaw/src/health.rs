@@ -7,6 +7,7 @@ use forge_adapter_transport::http::Failure;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::frame;
 use crate::gateway::Gateway;
 
 /// Limit of a health check; adapters have to answer within a second.
@@ -35,6 +36,12 @@ pub(crate) async fn probe(gateway: &Gateway) -> Health {
     }
 }
 
+/// The default agent: with several agents, the gateway wants one named for skills and tools.
+pub(crate) async fn default_agent(gateway: &Gateway) -> Result<Value, frame::Failure> {
+    let agents = gateway.call("agents.list", &json!({})).await?;
+    Ok(agents["defaultId"].clone())
+}
+
 /// Settings of the gateway that the profile repeats.
 #[derive(Default)]
 pub(crate) struct Facts {
@@ -44,7 +51,14 @@ pub(crate) struct Facts {
 
 /// Reads the facts; without a connection there are none, and the adapter declares neither.
 pub(crate) async fn facts(gateway: &Gateway) -> Facts {
-    let catalog = gateway.call("tools.catalog", &json!({})).await;
+    let catalog = match default_agent(gateway).await {
+        Ok(agent) => {
+            gateway
+                .call("tools.catalog", &json!({ "agentId": agent }))
+                .await
+        }
+        Err(failure) => Err(failure),
+    };
     let config = gateway.call("config.get", &json!({})).await;
     if let Some(failure) = catalog.as_ref().err().or(config.as_ref().err()) {
         tracing::warn!(%failure, "the profile has no tools and no sandboxing until the adapter is reloaded");
@@ -73,4 +87,25 @@ pub(crate) fn is_sandboxed(config: &Value) -> bool {
 
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_is_sandboxed_if_every_agent_is() {
+        for (defaults, own, expected) in [
+            ("all", json!({}), true),
+            ("all", json!({"mode": "all"}), true),
+            ("all", json!({"mode": "off"}), false),
+            ("non-main", json!({}), false),
+            ("off", json!({"mode": "all"}), false),
+        ] {
+            let defaults = json!({"sandbox": {"mode": defaults}});
+            let config =
+                json!({"agents": {"defaults": defaults, "entries": {"a": {"sandbox": own}}}});
+            assert_eq!(is_sandboxed(&config), expected, "{config}");
+        }
+    }
 }

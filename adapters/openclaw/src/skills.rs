@@ -12,7 +12,7 @@ use tokio::time::sleep;
 use crate::OpenClaw;
 use crate::agents::{invalid, refuse_unknown};
 use crate::gateway::Gateway;
-use crate::health::list;
+use crate::health::{default_agent, list};
 use crate::session::hex;
 
 /// Limit of a skill's text.
@@ -26,7 +26,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const MEMBERS: [&str; 4] = ["enabled", "eligible", "source", "bundled"];
 
 pub(crate) async fn all(gateway: &Gateway) -> Result<Vec<Value>> {
-    let status = gateway.call("skills.status", &json!({})).await?;
+    let params = json!({ "agentId": default_agent(gateway).await? });
+    let status = gateway.call("skills.status", &params).await?;
     Ok(list(&status["skills"]).to_vec())
 }
 
@@ -110,8 +111,7 @@ pub(crate) async fn push(gateway: &Gateway, spec: &SkillSyncSpec) -> Result<()> 
     }
     let params = json!({"uploadId": upload, "sha256": hash});
     gateway.call("skills.upload.commit", &params).await?;
-    let params =
-        json!({"source": "upload", "uploadId": upload, "slug": key, "sha256": hash, "force": true});
+    let params = json!({"source": "upload", "uploadId": upload, "slug": key, "sha256": hash, "force": true, "agentId": default_agent(gateway).await?});
     gateway.call("skills.install", &params).await?;
     if found(gateway, key)
         .await?

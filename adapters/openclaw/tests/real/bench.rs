@@ -1,5 +1,8 @@
 //! One gateway and one model shared by all tests of the binary; an adapter for each test.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -91,12 +94,45 @@ fn settings(model: &str) -> Value {
         "gateway": {"mode": "local", "bind": "loopback", "auth": {"mode": "token", "token": OPENCLAW_TOKEN}},
         // A provider that refused a key is not asked again for a minute.
         "models": {"mode": "merge", "providers": {"fake": provider, "locked": provider}},
-        "agents": {"defaults": {
-            "model": {"primary": "fake/fake-1"}, "skipBootstrap": true, "heartbeat": {"every": "0m"},
-        }},
+        "agents": {
+            "defaults": {
+                "model": {"primary": "fake/fake-1"}, "skipBootstrap": true, "heartbeat": {"every": "0m"},
+            },
+            "entries": {
+                "main": {"default": true},
+                "boxed": {"sandbox": {
+                    "mode": "all", "backend": "ssh", "scope": "session", "workspaceAccess": "rw",
+                    "ssh": {"command": namespace_program(), "target": "box@localhost:22"},
+                }},
+                "dockerless": {"sandbox": {"mode": "all", "backend": "docker"}},
+            },
+        },
         "skills": {"install": {"allowUploadedArchives": true}},
         "plugins": {"enabled": false},
     })
+}
+
+/// A file that sandboxed tools do not see.
+pub(crate) fn planted() -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("openclaw/hidden/planted.txt")
+}
+
+/// Writes the planted file, and the program that stands for `ssh` and hides the file's folder from what it runs.
+fn namespace_program() -> PathBuf {
+    let (file, empty) = (planted(), planted().with_file_name("../empty"));
+    let (hidden, program) = (file.parent().unwrap(), file.with_file_name("../ssh"));
+    let _ = fs::remove_dir_all(hidden);
+    fs::create_dir_all(hidden).unwrap();
+    fs::create_dir_all(&empty).unwrap();
+    fs::write(&file, "planted").unwrap();
+    let (empty, hidden) = (empty.display(), hidden.display());
+    let script = format!(
+        "#!/bin/bash\nexec unshare --mount --map-root-user /bin/sh -c \
+         'mount --bind {empty} {hidden} && exec /bin/sh -c \"$0\"' \"${{@: -1}}\"\n"
+    );
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    program
 }
 
 /// A request to the default agent; `id` is that of its dispatch and unique among all tests.

@@ -5,5 +5,7 @@ mod bench;
 mod conforms;
 mod drops;
 mod failures;
+mod faults;
 mod managed;
+mod sandbox;
 mod turns;

@@ -1,10 +1,10 @@
 //! Agents, skills and settings of the gateway through the management interfaces.
 
-use forge_adapter_api::ExecutionRequest;
 use forge_adapter_api::manage::{
     Agent, AgentManager, AgentSyncSpec, ChannelBinding, RuntimeManager, Skill, SkillManager,
     SkillSyncSpec, SystemManager,
 };
+use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest};
 use serde_json::json;
 
 use crate::bench::{Bench, asked, request};
@@ -136,7 +136,7 @@ async fn what_the_gateway_would_change_is_refused_and_leaves_nothing() {
     assert!(
         agents
             .iter()
-            .all(|agent| ["main", "ada"].contains(&agent.agent_id.as_str())),
+            .all(|agent| ["main", "ada", "boxed", "dockerless"].contains(&agent.agent_id.as_str())),
         "{agents:?}"
     );
 }
@@ -174,6 +174,8 @@ async fn models_skills_and_the_security_of_the_gateway_are_reported() {
         (status.ready, status.missing),
         (false, vec!["bins: op".to_owned()])
     );
+    let tools = adapter.capabilities().native_tools;
+    assert!(tools.iter().any(|tool| tool == "exec"), "{tools:?}");
     let posture = adapter.security_posture().await.unwrap();
     assert_eq!(
         (posture.sandboxed, posture.findings.len()),
