@@ -1,7 +1,7 @@
 //! The end of a run as a result. Pure.
 
 use forge_adapter_api::{AdapterError, ExecutionResult, Usage};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::frame::Failure;
 use crate::transcript::{Transcript, texts};
@@ -12,6 +12,11 @@ pub(crate) enum End {
     Answered(Value),
     /// Answer of `agent.wait` and the session's messages, for a run that continued without a connection.
     Waited { end: Value, history: Value },
+}
+
+/// The last answer for a run whose abort the gateway has not confirmed.
+pub(crate) fn unconfirmed() -> Value {
+    json!({"stopReason": "rpc"})
 }
 
 /// The result of a run that ended.

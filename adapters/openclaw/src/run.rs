@@ -99,7 +99,7 @@ impl Execution<'_> {
                 _ => false,
             };
             if self.cancel.is_cancelled() {
-                let end = End::Answered(unconfirmed());
+                let end = End::Answered(outcome::unconfirmed());
                 return Ok(of(&session, outcome::result(&run, &end, &transcript)));
             }
             if !is_again || number == most {
@@ -164,7 +164,7 @@ impl Execution<'_> {
                     }
                 }
                 ended = &mut ended => break ended,
-                () = &mut aborted => break Ok(End::Answered(unconfirmed())),
+                () = &mut aborted => break Ok(End::Answered(outcome::unconfirmed())),
             }
         };
         begun.afterwards = None;
@@ -260,11 +260,6 @@ impl Execution<'_> {
             }
         }
     }
-}
-
-/// End of a run whose abort the gateway has not confirmed.
-fn unconfirmed() -> Value {
-    json!({"stopReason": "rpc"})
 }
 
 /// True for the end of the run; otherwise only the time of the wait is over.

@@ -1,5 +1,7 @@
 //! The one connection to the gateway: requests and their answers, events by run, reconnecting.
 
+mod reading;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -7,20 +9,20 @@ use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
 use backoff::{ExponentialBackoff, ExponentialBackoffBuilder};
-use forge_adapter_api::{AdapterEvent, Events, Health};
+use forge_adapter_api::{Events, Health};
 use forge_adapter_transport::http::Http;
-use futures_util::{SinkExt as _, Stream, StreamExt as _};
+use futures_util::{SinkExt as _, StreamExt as _};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
-use tokio_tungstenite::tungstenite::{Error as SocketError, Message};
+use tokio_tungstenite::tungstenite::Message;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::connection::{Answers, Connection, lock};
-use crate::frame::{Failure, Frame};
+use crate::frame::Failure;
 use crate::identity::Identity;
-use crate::link::{self, Hello, Socket, Unavailable, garbage};
+use crate::link::{self, Hello, Socket, Unavailable};
 use crate::settings::Settings;
 
 /// Time limit for an answer, unless the caller has its own.
@@ -246,84 +248,6 @@ impl Gateway {
         };
         connection.end();
         ended
-    }
-
-    async fn read(
-        &self,
-        stream: &mut (impl Stream<Item = Result<Message, SocketError>> + Unpin),
-        connection: &Connection,
-        silence: Duration,
-    ) -> Health {
-        let mut last_words = None;
-        loop {
-            let message = match timeout(silence, stream.next()).await {
-                Ok(Some(Ok(message))) => message,
-                Ok(Some(Err(error))) => {
-                    return Health::offline(format!(
-                        "the connection to the gateway broke: {error}"
-                    ));
-                }
-                Ok(None) => return Health::offline("the gateway ended the connection"),
-                Err(_) => {
-                    return Health::offline(format!("the gateway sent nothing within {silence:?}"));
-                }
-            };
-            let text = match message {
-                Message::Text(text) => text,
-                Message::Ping(_) | Message::Pong(_) => continue,
-                Message::Binary(_) | Message::Frame(_) => return garbage(),
-                Message::Close(close) => {
-                    let close = close.map(|close| format!("{} {}", close.code, close.reason));
-                    let reason = last_words.or(close).unwrap_or_default();
-                    return Health::offline(format!("the gateway closed the connection: {reason}"));
-                }
-            };
-            match serde_json::from_str(&text) {
-                Ok(Frame::Res {
-                    id,
-                    ok,
-                    payload,
-                    error,
-                }) => {
-                    let answer = if ok {
-                        Ok(payload)
-                    } else {
-                        Err(Failure::Refused(error.unwrap_or_default()))
-                    };
-                    connection.answer(&id, answer);
-                }
-                Ok(Frame::Event { event, payload }) if event == "shutdown" => {
-                    last_words = payload["reason"].as_str().map(str::to_owned);
-                }
-                Ok(Frame::Event { event, payload }) => self.event(&event, payload),
-                Ok(Frame::Unknown) => {}
-                Err(_) => return garbage(),
-            }
-        }
-    }
-
-    fn event(&self, event: &str, payload: Value) {
-        match event {
-            "agent" => {
-                let run = payload["runId"].as_str().unwrap_or_default();
-                let sender = lock(&self.0.runs).get(run).cloned();
-                if let Some(Err(mpsc::error::TrySendError::Full(_))) =
-                    sender.map(|sender| sender.try_send(payload.clone()))
-                {
-                    tracing::warn!(
-                        run.id = run,
-                        "an event of a run was dropped: the bridge is slower than the run"
-                    );
-                }
-            }
-            "task" | "health" => {
-                let relay = lock(&self.0.relay).clone();
-                if let Some(relay) = relay {
-                    relay.try_send(&AdapterEvent::new(format!("openclaw.{event}")).with(payload));
-                }
-            }
-            _ => {}
-        }
     }
 }
 
