@@ -122,6 +122,38 @@ fn files_are_checked_without_load_and_health_with_it() {
 }
 
 #[test]
+fn each_runtime_without_its_settings_has_one_line_that_says_what_is_missing() {
+    let place = Place::new();
+    let ids = [
+        "openclaw",
+        "claude-agent-sdk",
+        "vercel-ai",
+        "langgraph",
+        "convex-native",
+        "gloo-ai",
+        "hermes-agent",
+        "custom",
+    ];
+    let variables = [("BRIDGE_ADAPTERS", &*ids.join(","))];
+    let (_, report) = place.check(&variables, &["--load"]);
+    let lines = report.lines("problems") + &report.lines("warnings");
+    for id in ids {
+        let about = lines.lines().filter(|line| {
+            let rest = line.strip_prefix(&format!("adapter {id}"));
+            rest.is_some_and(|rest| rest.starts_with(": ") || rest.starts_with(" is "))
+        });
+        let about: Vec<_> = about.collect();
+        assert_eq!(about.len(), 1, "{id}: {lines}");
+        let setting = match id {
+            "custom" => "set adapters.custom.url, or CUSTOM_URL",
+            "convex-native" => "set adapters.convex-native.url, or CONVEX_NATIVE_URL",
+            _ => "",
+        };
+        assert!(about[0].contains(setting), "{}", about[0]);
+    }
+}
+
+#[test]
 fn no_bad_setting_hides_another() {
     let place = Place::new();
     fs::write(

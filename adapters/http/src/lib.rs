@@ -28,9 +28,15 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 /// Time limit of the health check.
 const HEALTH: Duration = Duration::from_millis(900);
 
-const NO_URL: &str = "no server is configured: set adapters.<id>.url, or <ID>_URL";
+/// Message of an adapter without a server; `instance` is its id.
+fn no_url(instance: &str) -> String {
+    let variable = instance.to_ascii_uppercase().replace('-', "_");
+    format!("no server is configured: set adapters.{instance}.url, or {variable}_URL")
+}
 
 pub struct HttpAdapter {
+    /// The adapter's id.
+    instance: String,
     settings: Settings,
     http: Http,
     door: Option<CallbackServer>,
@@ -72,6 +78,7 @@ impl ExecutionAdapter for HttpAdapter {
             .unwrap_or("none");
         tracing::info!(server = %server, "executions are posted to this server");
         Ok(Self {
+            instance: instance.to_owned(),
             settings,
             http,
             door,
@@ -108,7 +115,10 @@ impl ExecutionAdapter for HttpAdapter {
 
     async fn execute(&self, request: ExecutionRequest, events: Events) -> Result<ExecutionResult> {
         let Some(url) = &self.settings.url else {
-            return Err(AdapterError::new("adapter_unavailable", NO_URL));
+            return Err(AdapterError::new(
+                "adapter_unavailable",
+                no_url(&self.instance),
+            ));
         };
         let run = self.running.start(&request.task_id);
         let exchange = Exchange {
@@ -130,7 +140,7 @@ impl ExecutionAdapter for HttpAdapter {
 impl HttpAdapter {
     async fn server_health(&self) -> Health {
         let Some(url) = &self.settings.health_url else {
-            return Health::degraded(NO_URL);
+            return Health::degraded(no_url(&self.instance));
         };
         let mut get = self.http.get(url.as_str());
         for (name, value) in &self.settings.table.headers {
@@ -144,15 +154,17 @@ impl HttpAdapter {
             Ok(Ok(_)) => Health::healthy(),
             Ok(Err(Failure::Refused { status, .. })) => match status.as_u16() {
                 401 | 403 => Health::degraded(format!(
-                    "the server answered {status}: set adapters.<id>.token or headers"
+                    "the server answered {status}: set adapters.{}.token or headers",
+                    self.instance
                 )),
                 // The server is up; it only does not accept a GET here.
                 300..=499 => Health::healthy(),
                 _ => Health::degraded(format!("the server answered {status}: check its log")),
             },
             Ok(Err(error)) => Health::offline(format!(
-                "{}: start the server, or correct adapters.<id>.url",
-                AdapterError::from(error)
+                "{}: start the server, or correct adapters.{}.url",
+                AdapterError::from(error),
+                self.instance
             )),
             Err(_) => Health::degraded(format!(
                 "the server did not answer within {HEALTH:?}: check its load"

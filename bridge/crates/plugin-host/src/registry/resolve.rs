@@ -55,10 +55,18 @@ pub(crate) fn names(
         }
         named.push(Named {
             id: id.clone(),
-            library: library.unwrap_or_else(|| id.clone()),
+            library: library.unwrap_or_else(|| default_library(id).to_owned()),
         });
     }
     (named, errors)
+}
+
+/// Library of an id whose table names none: the id, except for two runtimes that the library `http` serves.
+fn default_library(id: &str) -> &str {
+    match id {
+        "custom" | "convex-native" => "http",
+        id => id,
+    }
 }
 
 /// Folders searched for libraries and programs.
@@ -229,6 +237,25 @@ mod tests {
         assert!(errors.is_empty(), "{errors:?}");
         assert_eq!(named[0].library, "http");
         assert_eq!(named[1].library, "http");
+    }
+
+    #[test]
+    fn two_ids_are_served_by_http_unless_a_table_names_a_library() {
+        let tables = BTreeMap::from([
+            ("custom".to_owned(), table("custom")),
+            ("convex-native".to_owned(), AdapterTable::default()),
+        ]);
+        for (id, without, with) in [
+            ("custom", "http", "custom"),
+            ("convex-native", "http", "http"),
+            ("echo", "echo", "echo"),
+        ] {
+            for (tables, library) in [(&BTreeMap::new(), without), (&tables, with)] {
+                let (named, errors) = names(&strings(&[id]), tables);
+                assert!(errors.is_empty(), "{errors:?}");
+                assert_eq!((&*named[0].id, &*named[0].library), (id, library));
+            }
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::instance::isolation::Isolation;
 #[derive(Clone, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct AdapterTable {
-    /// Name of the library that serves this id. Default: the id.
+    /// Name of the library that serves this id. Default: `http` for `custom` and `convex-native`, else the id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub library: Option<String>,
     /// Limit of concurrent executions, also passed to the adapter. The limit that its profile then declares is never
