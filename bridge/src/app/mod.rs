@@ -59,7 +59,7 @@ use forge_signals::refusal::Refusals;
 use forge_store::Store;
 use forge_store_sqlite::Sqlite;
 
-use health::poll_health;
+use health::{poll_agents, poll_health};
 use relay::Relay;
 use reseal::Resealer;
 use secrets::open_vault;
@@ -329,6 +329,8 @@ impl Bridge {
                 .await
         });
         self.registry.start_relays().await;
+        // Before the dispatcher starts, which routes by it.
+        self.registry.refresh_agents().await;
         let children = self.children.clone().run(ending.clone());
         tracker.spawn(async move {
             if let Err(error) = children.await {
@@ -341,6 +343,7 @@ impl Bridge {
         tracker.spawn(self.engine.clone().run(ending.clone()));
         tracker.spawn(self.refusals.clone().run(ending.clone()));
         tracker.spawn(poll_health(self.registry.clone(), ending.clone()));
+        tracker.spawn(poll_agents(self.registry.clone(), ending.clone()));
         tracker.spawn(sweep(
             Arc::<dyn Store>::clone(&self.store),
             self.retention.clone(),

@@ -270,7 +270,7 @@ impl Inner {
                     running: adapter.running(),
                     queued: usize::try_from(queued).unwrap_or(usize::MAX),
                     max_concurrent: adapter.max_concurrent(),
-                    has_agent: None,
+                    has_agent: adapter.has_agent(&dispatch.agent_id),
                     away_for: match report.status {
                         HealthStatus::Offline => away_for(adapter, now),
                         HealthStatus::Healthy | HealthStatus::Degraded => None,

@@ -22,6 +22,7 @@ pub use instance::redaction::Secrets;
 pub use instance::relayed::Relayed;
 pub use instance::{conform, meters};
 pub use registry::adapter::{Adapter, Draining, PauseError};
+pub use registry::agents::AgentListing;
 pub use registry::config::{Allowed, Config, DEFAULT_ADAPTER};
 pub use registry::error::Error;
 pub use registry::generation::Permit;

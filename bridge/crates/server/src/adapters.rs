@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
+use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -11,8 +12,8 @@ use super::query::NoQuery;
 use super::{Phase, ProcessState};
 use forge_dispatch::Dispatcher;
 use forge_plugin_host::{
-    Adapter, Draining, HealthReport, Isolation, LoadError, PauseError, Quarantine, Registry,
-    ReloadError,
+    Adapter, AgentListing, Draining, HealthReport, Isolation, LoadError, PauseError, Quarantine,
+    Registry, ReloadError,
 };
 
 pub(super) async fn list(_: Reader, _: NoQuery, State(registry): State<Registry>) -> Json<Value> {
@@ -110,6 +111,7 @@ struct View {
     digest: Option<String>,
     isolation: Isolation,
     interfaces: Vec<String>,
+    agents: Option<Value>,
     profile: Value,
     running: usize,
     max_concurrent: usize,
@@ -129,6 +131,7 @@ impl View {
             digest: adapter.digest(),
             isolation: adapter.isolation(),
             interfaces: adapter.interfaces(),
+            agents: adapter.agents().map(listing),
             profile: json!(adapter.profile().as_deref()),
             running: adapter.running(),
             max_concurrent: adapter.max_concurrent(),
@@ -139,6 +142,21 @@ impl View {
             history: adapter.history().iter().map(report).collect(),
         }
     }
+}
+
+/// State of an adapter's directory of agents, with its age.
+fn listing(agents: AgentListing) -> Value {
+    let age = |at| forge_base::time::between(at, Timestamp::now()).as_secs();
+    let mut listing = json!({
+        "count": agents.count,
+        "complete": agents.is_complete,
+        "listedAt": agents.listed_at.map(forge_base::time::format),
+        "ageSeconds": agents.listed_at.map(age),
+    });
+    if let Some(error) = agents.error {
+        listing["error"] = error.into();
+    }
+    listing
 }
 
 fn report(health: &HealthReport) -> Value {

@@ -16,6 +16,7 @@ use crate::instance::boot::Boot;
 use crate::instance::health::{HealthReport, Quarantine};
 use crate::instance::isolation::Isolation;
 use crate::instance::meters::Meters;
+use crate::registry::agents::AgentDirectory;
 use crate::registry::generation::{AdapterContext, Generation, Permit, Start};
 use crate::registry::pause::Mark;
 use crate::registry::spec::AdapterSpec;
@@ -30,6 +31,7 @@ pub struct Adapter {
 pub(super) struct Shared {
     pub(super) post: AdapterContext,
     pub(super) plan: AdapterSpec,
+    pub(super) agents: AgentDirectory,
     board: Mutex<Board>,
     /// Held during a reload; a second reload is refused.
     pub(super) reloading: tokio::sync::Mutex<()>,
@@ -122,6 +124,7 @@ impl Adapter {
             shared: Arc::new(Shared {
                 post,
                 plan,
+                agents: AgentDirectory::default(),
                 board: Mutex::new(board),
                 reloading: tokio::sync::Mutex::new(()),
                 closing: CancellationToken::new(),

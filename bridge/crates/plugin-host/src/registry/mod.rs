@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub(crate) mod adapter;
+pub(crate) mod agents;
 pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod generation;

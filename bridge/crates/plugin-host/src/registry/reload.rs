@@ -85,9 +85,12 @@ impl Adapter {
         post.tracker.spawn(async move {
             // The new generation first: an event can arrive twice, but none is missed.
             next.start_relay().await;
-            if let Some(before) = before {
-                adapter.drain(&before).await;
-            }
+            let drain = async {
+                if let Some(before) = before {
+                    adapter.drain(&before).await;
+                }
+            };
+            tokio::join!(adapter.refresh_agents(), drain);
         });
         Ok(())
     }
