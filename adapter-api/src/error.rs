@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Failure of an adapter call. `code` is an open set; the bridge passes it on as the result's `errorCode`.
 /// Codes with a meaning to the bridge: `cancelled`, `timeout`, `session_not_found`, `input_required`,
 /// `unsupported_op`, `unauthenticated`, `rate_limited`, `upstream_error`, `invalid_request`,
-/// `invalid_config`, `internal`, `adapter_panic`.
+/// `invalid_config`, `not_found`, `conflict` (the entry was changed by others since it was read), `internal`,
+/// `adapter_panic`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "camelCase")]
 #[error("{message}")]

@@ -5,7 +5,7 @@ use std::path::Path;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::harness::api::{JsonBody as _, answer};
+use super::harness::api::{JsonBody as _, answer, quiet, with};
 use super::harness::{Bridge, until};
 
 async fn call(bridge: &Bridge, method: &str, path: &str, body: &Value) -> (u16, Value) {
@@ -261,6 +261,13 @@ async fn what_goes_wrong_in_an_adapter_is_told_without_its_insides() {
             "invalid_request",
             "odd is not a valid name",
         ),
+        (
+            "taken",
+            409,
+            "CONFLICT",
+            "conflict",
+            "changed since it was read",
+        ),
         ("panic", 502, "ADAPTER_ERROR", "adapter_panic", "panicked"),
     ];
     for (name, status, code, error_code, text) in rows {
@@ -314,4 +321,108 @@ async fn what_an_adapter_tells_outside_of_executions_is_in_the_log() {
 fn lines(journal: &Path) -> Vec<String> {
     let text = std::fs::read_to_string(journal).unwrap();
     text.lines().map(str::to_owned).collect()
+}
+
+/// Settings of a second adapter that manages agents, in a process of its own.
+const TWO: [(&str, &str); 3] = [
+    ("BRIDGE_ADAPTERS", "echo,manager,second"),
+    ("BRIDGE_ADAPTERS_SECOND_LIBRARY", "manager"),
+    ("BRIDGE_ADAPTERS_SECOND_ISOLATION", "process"),
+];
+
+/// Runs a dispatch to an agent. Returns the adapter that it ran on, and the step of layer 3.
+async fn routed(bridge: &Bridge, task: &str, agent: &str) -> (String, Value) {
+    let body = with(quiet(task, "ok"), &json!({ "agentId": agent }));
+    let id = bridge.api.dispatch(body).await;
+    let record = bridge.api.finished(&id).await;
+    let steps = record["routing"].as_array().unwrap();
+    let step = steps.iter().find(|step| step["layer"] == 3).unwrap();
+    let provider = record["provider"].as_str().unwrap();
+    (provider.to_owned(), step.clone())
+}
+
+async fn directory(bridge: &Bridge, provider: &str) -> Value {
+    let path = format!("/api/v2/adapters/{provider}");
+    bridge.api.get(&path).await.1["agents"].take()
+}
+
+#[tokio::test]
+async fn a_dispatch_goes_to_the_adapter_that_has_its_agent() {
+    let bridge = Bridge::with(&TWO).await;
+    let none = Value::Null;
+    let (_, step) = routed(&bridge, "nowhere", "ada").await;
+    assert_eq!(step["kept"], json!(["echo", "manager", "second"]));
+    assert_eq!(directory(&bridge, "echo").await, none);
+    let empty = directory(&bridge, "second").await;
+    assert!(
+        holds(&empty, &json!({"count": 0, "complete": true})),
+        "{empty}"
+    );
+    assert!(
+        empty["listedAt"].is_string() && empty["ageSeconds"].is_u64(),
+        "{empty}"
+    );
+
+    let ada = json!({"agentId": "ada"});
+    let made = call(&bridge, "POST", "/agents?provider=second", &ada).await;
+    assert_eq!(made.0, 200, "{}", made.1);
+    assert_eq!(directory(&bridge, "second").await["count"], 1);
+    let (provider, step) = routed(&bridge, "one", "ada").await;
+    assert_eq!(provider, "second");
+    let elsewhere = "the agent is deployed on another adapter";
+    let expected = json!({"layer": 3, "name": "deployments", "kept": ["second"], "dropped": [
+        {"provider": "echo", "reason": elsewhere}, {"provider": "manager", "reason": elsewhere},
+    ]});
+    assert_eq!(step, expected);
+    let (_, step) = routed(&bridge, "other", "bob").await;
+    assert_eq!(step["dropped"], json!([]), "no adapter has this agent");
+
+    let gone = call(&bridge, "DELETE", "/agents/ada?provider=second", &none).await;
+    assert_eq!(gone.0, 204);
+    let made = call(&bridge, "POST", "/agents?provider=manager", &ada).await;
+    assert_eq!(made.0, 200, "{}", made.1);
+    let (provider, step) = routed(&bridge, "two", "ada").await;
+    assert_eq!(
+        (&*provider, &step["kept"]),
+        ("manager", &json!(["manager"]))
+    );
+    bridge.stop().await;
+}
+
+#[tokio::test]
+async fn the_agents_of_an_adapter_that_crashed_are_known_until_it_is_asked_again() {
+    let bridge = Bridge::with(&TWO).await;
+    let ada = json!({"agentId": "ada"});
+    let made = call(&bridge, "POST", "/agents?provider=second", &ada).await;
+    assert_eq!(made.0, 200, "{}", made.1);
+    // Its process ends, and with it the list in the process's memory.
+    let (status, crashed) = call(
+        &bridge,
+        "GET",
+        "/agents/abort?provider=second",
+        &Value::Null,
+    )
+    .await;
+    assert_eq!(
+        (status, &crashed["code"]),
+        (503, &json!("ADAPTER_UNAVAILABLE")),
+        "{crashed}"
+    );
+    assert_eq!(directory(&bridge, "second").await["count"], 1);
+    until("the adapter to be healthy again", || async {
+        let health = bridge.api.get("/api/health").await.1;
+        (health["adapters"]["second"]["status"] == "healthy").then_some(())
+    })
+    .await;
+    assert_eq!(routed(&bridge, "before", "ada").await.0, "second");
+    let bob = json!({"agentId": "bob"});
+    let made = call(&bridge, "POST", "/agents?provider=second", &bob).await;
+    assert_eq!(made.0, 200, "{}", made.1);
+    let (_, step) = routed(&bridge, "after", "ada").await;
+    assert_eq!(
+        step["dropped"],
+        json!([]),
+        "no adapter has this agent any longer"
+    );
+    bridge.stop().await;
 }

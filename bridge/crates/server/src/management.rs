@@ -63,7 +63,7 @@ async fn agent(_: Admin, adapter: ManagementTarget, Path(id): Path<String>) -> A
 }
 
 async fn create_agent(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Body { tree: agent, .. }: Body,
 ) -> Answer {
@@ -71,11 +71,13 @@ async fn create_agent(
         ("agents.create", json!({ "agent": agent })),
         ("runtime.pushAgent", json!({ "spec": agent })),
     ];
-    adapter.change(candidates).await
+    adapter
+        .change(caller, name(&agent, "agentId"), candidates)
+        .await
 }
 
 async fn update_agent(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Path(id): Path<String>,
     Body { tree: agent, .. }: Body,
@@ -85,16 +87,20 @@ async fn update_agent(
         ("agents.update", json!({ "agent": agent })),
         ("runtime.pushAgent", json!({ "spec": agent })),
     ];
-    adapter.change(candidates).await
+    adapter.change(caller, &id, candidates).await
 }
 
-async fn remove_agent(_: Admin, adapter: ManagementTarget, Path(id): Path<String>) -> Answer {
+async fn remove_agent(
+    Admin(caller): Admin,
+    adapter: ManagementTarget,
+    Path(id): Path<String>,
+) -> Answer {
     let arguments = json!({ "agentId": id });
     let candidates = vec![
         ("agents.remove", arguments.clone()),
         ("runtime.removeAgent", arguments),
     ];
-    adapter.change(candidates).await
+    adapter.change(caller, &id, candidates).await
 }
 
 async fn files(_: Admin, adapter: ManagementTarget, Path(id): Path<String>) -> Answer {
@@ -113,7 +119,7 @@ async fn file(
 }
 
 async fn write_file(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Path((id, path)): Path<(String, String)>,
     Body { tree: body, .. }: Body,
@@ -132,16 +138,18 @@ async fn write_file(
             json!({ "agentId": id, "filename": path, "content": content }),
         ),
     ];
-    adapter.change(candidates).await
+    adapter.change(caller, &id, candidates).await
 }
 
 async fn remove_file(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Path((id, path)): Path<(String, String)>,
 ) -> Answer {
     let arguments = json!({ "agentId": id, "path": relative(&path)? });
-    adapter.change(vec![("agents.removeFile", arguments)]).await
+    adapter
+        .change(caller, &id, vec![("agents.removeFile", arguments)])
+        .await
 }
 
 async fn bindings(_: Admin, adapter: ManagementTarget, Path(id): Path<String>) -> Answer {
@@ -151,7 +159,7 @@ async fn bindings(_: Admin, adapter: ManagementTarget, Path(id): Path<String>) -
 }
 
 async fn set_bindings(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Path(id): Path<String>,
     Body { tree: body, .. }: Body,
@@ -161,7 +169,7 @@ async fn set_bindings(
     };
     let arguments = json!({ "agentId": id, "bindings": bindings });
     adapter
-        .change(vec![("agents.setBindings", arguments)])
+        .change(caller, &id, vec![("agents.setBindings", arguments)])
         .await
 }
 
@@ -180,7 +188,7 @@ async fn skill(_: Admin, adapter: ManagementTarget, Path(key): Path<String>) -> 
 }
 
 async fn create_skill(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Body { tree: skill, .. }: Body,
 ) -> Answer {
@@ -188,11 +196,13 @@ async fn create_skill(
         ("skills.create", json!({ "skill": skill })),
         ("runtime.pushSkill", json!({ "spec": skill })),
     ];
-    adapter.change(candidates).await
+    adapter
+        .change(caller, name(&skill, "skillKey"), candidates)
+        .await
 }
 
 async fn update_skill(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Path(key): Path<String>,
     Body { tree: skill, .. }: Body,
@@ -202,16 +212,20 @@ async fn update_skill(
         ("skills.update", json!({ "skill": skill })),
         ("runtime.pushSkill", json!({ "spec": skill })),
     ];
-    adapter.change(candidates).await
+    adapter.change(caller, &key, candidates).await
 }
 
-async fn remove_skill(_: Admin, adapter: ManagementTarget, Path(key): Path<String>) -> Answer {
+async fn remove_skill(
+    Admin(caller): Admin,
+    adapter: ManagementTarget,
+    Path(key): Path<String>,
+) -> Answer {
     let arguments = json!({ "skillKey": key });
     let candidates = vec![
         ("skills.remove", arguments.clone()),
         ("runtime.removeSkill", arguments),
     ];
-    adapter.change(candidates).await
+    adapter.change(caller, &key, candidates).await
 }
 
 async fn skill_status(_: Admin, adapter: ManagementTarget, Path(key): Path<String>) -> Answer {
@@ -221,13 +235,17 @@ async fn skill_status(_: Admin, adapter: ManagementTarget, Path(key): Path<Strin
 }
 
 async fn install_dependencies(
-    _: Admin,
+    Admin(caller): Admin,
     adapter: ManagementTarget,
     Path(key): Path<String>,
 ) -> Answer {
     let arguments = json!({ "skillKey": key });
     adapter
-        .change(vec![("skills.installDependencies", arguments)])
+        .change(
+            caller,
+            &key,
+            vec![("skills.installDependencies", arguments)],
+        )
         .await
 }
 
@@ -249,10 +267,15 @@ async fn security_posture(_: Admin, adapter: ManagementTarget) -> Answer {
         .await
 }
 
-async fn reload_config(_: Admin, adapter: ManagementTarget) -> Answer {
+async fn reload_config(Admin(caller): Admin, adapter: ManagementTarget) -> Answer {
     adapter
-        .change(vec![("system.reloadConfig", json!({}))])
+        .change(caller, "", vec![("system.reloadConfig", json!({}))])
         .await
+}
+
+/// The name that a body gives its entry; empty without one, which the adapter refuses.
+fn name<'a>(body: &'a Value, field: &str) -> &'a str {
+    body[field].as_str().unwrap_or_default()
 }
 
 /// Sets the name from the path in the body; fails if the body has a different one.

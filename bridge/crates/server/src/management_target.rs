@@ -10,23 +10,44 @@ use axum::response::{IntoResponse, Response};
 use forge_adapter_api::AdapterError;
 use serde_json::{Value, json};
 
+use super::auth::{Auth, Caller};
 use super::error::{Code, Failure};
 use super::query::Query;
 use super::{Phase, ProcessState};
 use forge_plugin_host::{Adapter, Registry};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Ops after which the runtime can have other agents than before.
+const CHANGES_AGENTS: [&str; 6] = [
+    "agents.create",
+    "agents.update",
+    "agents.remove",
+    "runtime.pushAgent",
+    "runtime.removeAgent",
+    "system.reloadConfig",
+];
+/// Longest name of a changed entry in the log; longer ones are truncated.
+const ENTRY_BYTES: usize = 256;
 
 /// Adapter selection of a management request.
 pub(super) struct ManagementTarget {
     registry: Registry,
+    auth: Auth,
     named: Option<String>,
+}
+
+/// Call that an adapter answered.
+struct Called {
+    adapter: Adapter,
+    op: &'static str,
+    answer: Result<Vec<u8>, Failure>,
 }
 
 impl<S> FromRequestParts<S> for ManagementTarget
 where
     S: Sync,
     Registry: FromRef<S>,
+    Auth: FromRef<S>,
     ProcessState: FromRef<S>,
 {
     type Rejection = Failure;
@@ -38,8 +59,12 @@ where
         let Ok(mut query) = Query::from_request_parts(parts, state).await;
         let named = query.text("provider");
         query.finish()?;
-        let registry = Registry::from_ref(state);
-        Ok(Self { registry, named })
+        let (registry, auth) = (Registry::from_ref(state), Auth::from_ref(state));
+        Ok(Self {
+            registry,
+            auth,
+            named,
+        })
     }
 }
 
@@ -49,7 +74,7 @@ pub(super) type Candidate = (&'static str, Value);
 impl ManagementTarget {
     /// Calls a reading op; an answer of `null` becomes 404.
     pub(super) async fn read(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
-        let answer = self.call(candidates).await?;
+        let answer = self.call(candidates).await?.answer?;
         match answer.trim_ascii() {
             b"null" => Err(Failure::new(
                 Code::NotFound,
@@ -59,9 +84,20 @@ impl ManagementTarget {
         }
     }
 
-    /// Calls a changing op; an answer of `false` becomes 404, one without content 204.
-    pub(super) async fn change(&self, candidates: Vec<Candidate>) -> Result<Response, Failure> {
-        let answer = self.call(candidates).await?;
+    /// Calls a changing op and logs the change of `entry`, without its content. An answer of `false` becomes 404, one
+    /// without content 204. Routing knows the agents that the runtime then has when this returns.
+    pub(super) async fn change(
+        &self,
+        by: Caller,
+        entry: &str,
+        candidates: Vec<Candidate>,
+    ) -> Result<Response, Failure> {
+        let called = self.call(candidates).await?;
+        self.log(by, entry, &called);
+        if CHANGES_AGENTS.contains(&called.op) {
+            called.adapter.refresh_agents().await;
+        }
+        let answer = called.answer?;
         match answer.trim_ascii() {
             b"false" => Err(Failure::new(
                 Code::NotFound,
@@ -72,19 +108,41 @@ impl ManagementTarget {
         }
     }
 
+    fn log(&self, by: Caller, entry: &str, called: &Called) {
+        let (provider, op) = (called.adapter.provider(), called.op);
+        let caller = self.auth.token_name(by);
+        let entry = &entry[..entry.floor_char_boundary(ENTRY_BYTES)];
+        let outcome = match &called.answer {
+            Ok(_) => "done",
+            Err(failure) => failure.code().as_str(),
+        };
+        tracing::info!(
+            adapter.id = provider,
+            op,
+            entry,
+            caller,
+            "{op} {entry:?} on adapter {provider} by {caller}: {outcome}"
+        );
+    }
+
     /// Calls the first candidate whose interface the adapter has and which it does not reject as unsupported.
-    async fn call(&self, candidates: Vec<Candidate>) -> Result<Vec<u8>, Failure> {
+    async fn call(&self, candidates: Vec<Candidate>) -> Result<Called, Failure> {
         let adapter = self.pick(&candidates)?;
         for (op, arguments) in candidates {
             if !adapter.has_interface(interface(op)) {
                 continue;
             }
             let payload = arguments.to_string().into_bytes();
-            match adapter.call(op, payload, TIMEOUT).await {
-                Ok(answer) => return whole(answer, adapter.provider(), op),
-                Err(error) if error.code == "unsupported_op" => {}
-                Err(error) => return Err(failure(adapter.provider(), &error)),
-            }
+            let answer = match adapter.call(op, payload, TIMEOUT).await {
+                Ok(answer) => whole(answer, adapter.provider(), op),
+                Err(error) if error.code == "unsupported_op" => continue,
+                Err(error) => Err(failure(adapter.provider(), &error)),
+            };
+            return Ok(Called {
+                adapter,
+                op,
+                answer,
+            });
         }
         let message = format!("the adapter {:?} does not support this", adapter.provider());
         Err(Failure::new(Code::NotSupported, message))
@@ -159,6 +217,7 @@ fn failure(provider: &str, error: &AdapterError) -> Failure {
     let code = match error.code.as_str() {
         "invalid_request" => Code::InvalidRequest,
         "not_found" => Code::NotFound,
+        "conflict" => Code::Conflict,
         "adapter_unavailable" | "adapter_crashed" => Code::AdapterUnavailable,
         _ => Code::AdapterError,
     };
@@ -224,6 +283,7 @@ mod tests {
         for (code, status) in [
             ("invalid_request", 400),
             ("not_found", 404),
+            ("conflict", 409),
             ("adapter_unavailable", 503),
             ("upstream_error", 502),
             ("adapter_panic", 502),

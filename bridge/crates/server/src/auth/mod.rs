@@ -212,15 +212,19 @@ impl Auth {
     /// User of dispatches and signals that name none: that of the caller's token, else the token's name, else the
     /// beginning of its hash. `None` without a token.
     pub(super) fn submitter(&self, caller: Caller) -> Option<String> {
-        let hash = caller.token?;
+        caller.token?;
         match self.identity(caller) {
             Identity::User(user) => Some(user.user_id),
-            Identity::System { .. } | Identity::Anonymous => {
-                let tokens = self.tokens();
-                let named = tokens.find(&hash).and_then(|token| token.name.clone());
-                named.or_else(|| Some(self.name(caller)))
-            }
+            Identity::System { .. } | Identity::Anonymous => Some(self.token_name(caller)),
         }
+    }
+
+    /// Name of a caller's token; [`Self::name`] if it has none.
+    pub(super) fn token_name(&self, caller: Caller) -> String {
+        let tokens = self.tokens();
+        let token = caller.token.and_then(|hash| tokens.find(&hash));
+        let named = token.and_then(|token| token.name.clone());
+        named.unwrap_or_else(|| self.name(caller))
     }
 
     /// True if a header's value contains a token of this bridge.
