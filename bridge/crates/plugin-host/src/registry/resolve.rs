@@ -139,15 +139,10 @@ impl SearchPath {
         let folders = folders.join(" or ");
         let present = self.present();
         let near = nearest(library, present.iter().map(String::as_str));
-        let advice = match (agent(library), near) {
-            (Some(program), _) => format!(
-                "there is no adapter of its own yet; it runs by the Agent Client Protocol: in [adapters.{library}], \
-                 library = \"acp\", program = \"{program}\", args = [\"acp\"]"
-            ),
-            (None, Some(name)) => format!("did you mean {name}?"),
-            (None, None) => "put one there, or name its folder in BRIDGE_PLUGIN_PATH (adapters are in `plugins` of a release \
-                     archive, or in target/release after `cargo build --release` in the sources; `cargo install` \
-                     installs none)"
+        let advice = match near {
+            Some(name) => format!("did you mean {name}?"),
+            None => "put one there, or name its folder in BRIDGE_PLUGIN_PATH (adapters are in `plugins` of a release archive, \
+                     or in target/release after `cargo build --release` in the sources; `cargo install` installs none)"
                 .to_owned(),
         };
         let refused: String = self.warnings().map(|line| format!("; {line}")).collect();
@@ -204,15 +199,6 @@ fn is_name(name: &str) -> bool {
         && name
             .bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-_".contains(&byte))
-}
-
-/// Program of an agent that has no adapter of its own and speaks the Agent Client Protocol.
-fn agent(library: &str) -> Option<&'static str> {
-    match library {
-        "hermes-agent" => Some("hermes"),
-        "openclaw" => Some("openclaw"),
-        _ => None,
-    }
 }
 
 #[cfg(test)]
@@ -340,11 +326,6 @@ mod tests {
             let line = path.find(wrong).unwrap().unwrap_err().to_string();
             assert!(line.contains(&format!("did you mean {meant}?")), "{line}");
         }
-        let line = path.find("hermes-agent").unwrap().unwrap_err().to_string();
-        assert!(
-            line.contains("library = \"acp\", program = \"hermes\""),
-            "{line}"
-        );
         let line = path.find("quite-another").unwrap().unwrap_err().to_string();
         assert!(!line.contains("did you mean"), "{line}");
     }
