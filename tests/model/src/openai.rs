@@ -158,35 +158,21 @@ pub(crate) fn usage() -> Value {
     })
 }
 
-/// The prompt, from all messages of the user after the last answer.
+/// The prompt: the last message of the user that is no note of a program, and what a tool said after the last answer.
 pub(crate) fn prompt(body: &Value) -> Prompt {
-    let messages = array(&body["messages"]);
+    let is_note = |message: &&Value| texts(&message["content"]).join("").starts_with(NOTE);
+    let messages = array(&body["messages"]).iter();
+    let messages: Vec<&Value> = messages.filter(|message| !is_note(message)).collect();
     let answered = messages
         .iter()
         .rposition(|message| message["role"] == "assistant");
-    let fresh = &messages[answered.map_or(0, |at| at + 1)..];
-    let is_note = |message: &&Value| texts(&message["content"]).join("").starts_with(NOTE);
-    let fresh: Vec<&Value> = fresh.iter().filter(|message| !is_note(message)).collect();
-    let last = fresh
-        .iter()
-        .rfind(|message| message["role"] == "user" || message["role"] == "tool");
+    let mut fresh = messages[answered.map_or(0, |at| at + 1)..].iter();
+    let last = fresh.rfind(|message| message["role"] == "user" || message["role"] == "tool");
     let said = |message: &Value| texts(&message["content"]).join("\n");
-    // Some programs send the task and their own notes as separate messages.
-    let is_user = |message: &Value| message["role"] == "user";
-    let asked = fresh.iter().filter(|message| is_user(message));
-    let users: Vec<String> = asked.map(|message| said(message)).collect();
-    let text = match users.is_empty() {
-        true => {
-            let mut earlier = messages.iter().filter(|message| !is_note(message));
-            earlier
-                .rfind(|message| is_user(message))
-                .map(said)
-                .unwrap_or_default()
-        }
-        false => users.join("\n"),
-    };
+    let mut all = messages.iter();
+    let user = all.rfind(|message| message["role"] == "user");
     Prompt {
-        text,
+        text: user.map(|message| said(message)).unwrap_or_default(),
         tool_output: last
             .filter(|message| message["role"] == "tool")
             .map(|message| said(message)),
