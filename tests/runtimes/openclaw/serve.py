@@ -1,8 +1,8 @@
-"""Runs an OpenClaw gateway with the settings that it reads as one line of JSON from stdin; prints `listening on <url>`.
+"""Runs an OpenClaw gateway whose models are those of a fake one; prints `listening on <url>`.
 
-    serve.py NODE OPENCLAW_MJS
+    serve.py MODEL_URL TOKEN NODE OPENCLAW_MJS
 
-The gateway works in a folder of its own, which is removed at the end. Exits when stdin closes. Further lines on stdin:
+The first line of stdin is JSON that is merged over the settings below. The gateway works in a folder of its own, which is removed at the end. Exits when stdin closes. Further lines on stdin:
 `kill` kills the gateway, `start` starts it again on the same port and prints `listening` again.
 """
 
@@ -16,6 +16,37 @@ import sys
 import tempfile
 import time
 import urllib.request
+
+
+def settings(model: str, token: str) -> dict:
+    provider = {
+        "baseUrl": f"{model}/v1", "apiKey": "fake-local", "api": "openai-completions",
+        "models": [{
+            "id": "fake-1", "name": "Fake 1", "reasoning": False, "input": ["text"],
+            "cost": {"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 0},
+            "contextWindow": 128_000, "maxTokens": 4_096,
+        }],
+    }
+    return {
+        "gateway": {"mode": "local", "bind": "loopback", "auth": {"mode": "token", "token": token}},
+        # A provider that refused a key is not asked again for a minute.
+        "models": {"mode": "merge", "providers": {"fake": provider, "locked": provider}},
+        "agents": {
+            "defaults": {"model": {"primary": "fake/fake-1"}, "skipBootstrap": True, "heartbeat": {"every": "0m"}},
+            "entries": {"main": {"default": True}},
+        },
+        "skills": {"install": {"allowUploadedArchives": True}},
+        "plugins": {"enabled": False},
+    }
+
+
+def merge(settings: dict, more: dict) -> dict:
+    for name, value in more.items():
+        if isinstance(value, dict) and isinstance(settings.get(name), dict):
+            merge(settings[name], value)
+        else:
+            settings[name] = value
+    return settings
 
 
 def free_port() -> int:
@@ -71,7 +102,9 @@ class Gateway:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        gateway = Gateway(sys.argv[1:], pathlib.Path(folder), json.loads(sys.stdin.readline()))
+        model, token, *command = sys.argv[1:]
+        more = json.loads(sys.stdin.readline())
+        gateway = Gateway(command, pathlib.Path(folder), merge(settings(model, token), more))
         gateway.start()
         for line in sys.stdin:
             if line == "kill\n":

@@ -96,10 +96,11 @@ pub fn langgraph(model_url: &str) -> LangGraph {
     LangGraph::start(&installed("langgraph"), model_url)
 }
 
-/// Starts an OpenClaw gateway with these settings, as JSON.
-pub fn openclaw(settings: &str) -> OpenClaw {
+/// Starts an OpenClaw gateway with the model `fake/fake-1` at this address, which takes some seconds. Its settings are
+/// those of `openclaw/serve.py` with these (JSON) over them.
+pub fn openclaw(model: &str, settings: &str) -> OpenClaw {
     let program = installed("openclaw").join("node_modules/openclaw/openclaw.mjs");
-    OpenClaw::start(&node(), &program, settings)
+    OpenClaw::start(&node(), &program, model, settings)
 }
 
 /// Directory of a runtime. Tests run concurrently, also in several processes: one installs, the others wait.

@@ -22,11 +22,11 @@ struct Wrapper {
 }
 
 impl OpenClaw {
-    /// Starts a gateway with these settings (JSON; port and workspace are set here), which takes some seconds.
-    pub(crate) fn start(node: &Path, program: &Path, settings: &str) -> Self {
+    pub(crate) fn start(node: &Path, program: &Path, model: &str, settings: &str) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/openclaw/serve.py");
         let mut process = Command::new("python3")
-            .args([Path::new(script), node, program])
+            .args([script, model, OPENCLAW_TOKEN])
+            .args([node, program])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

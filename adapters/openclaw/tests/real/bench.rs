@@ -27,7 +27,7 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 static MODEL: LazyLock<Model> = LazyLock::new(|| RUNTIME.block_on(Model::start()));
 /// Killed at the end of the process.
 static SERVER: LazyLock<Server> =
-    LazyLock::new(|| forge_test_runtimes::openclaw(&settings(MODEL.url()).to_string()));
+    LazyLock::new(|| forge_test_runtimes::openclaw(MODEL.url(), &settings().to_string()));
 /// Held by all tests; exclusively by those that stop the gateway.
 static IN_USE: RwLock<()> = RwLock::const_new(());
 
@@ -81,35 +81,15 @@ pub(crate) fn config(server: &str) -> Value {
     json!({"url": server, "token": OPENCLAW_TOKEN})
 }
 
-fn settings(model: &str) -> Value {
-    let provider = json!({
-        "baseUrl": format!("{model}/v1"), "apiKey": "fake-local", "api": "openai-completions",
-        "models": [{
-            "id": "fake-1", "name": "Fake 1", "reasoning": false, "input": ["text"],
-            "cost": {"input": 1, "output": 2, "cacheRead": 0.1, "cacheWrite": 0},
-            "contextWindow": 128_000, "maxTokens": 4_096,
-        }],
-    });
-    json!({
-        "gateway": {"mode": "local", "bind": "loopback", "auth": {"mode": "token", "token": OPENCLAW_TOKEN}},
-        // A provider that refused a key is not asked again for a minute.
-        "models": {"mode": "merge", "providers": {"fake": provider, "locked": provider}},
-        "agents": {
-            "defaults": {
-                "model": {"primary": "fake/fake-1"}, "skipBootstrap": true, "heartbeat": {"every": "0m"},
-            },
-            "entries": {
-                "main": {"default": true},
-                "boxed": {"sandbox": {
-                    "mode": "all", "backend": "ssh", "scope": "session", "workspaceAccess": "rw",
-                    "ssh": {"command": namespace_program(), "target": "box@localhost:22"},
-                }},
-                "dockerless": {"sandbox": {"mode": "all", "backend": "docker"}},
-            },
-        },
-        "skills": {"install": {"allowUploadedArchives": true}},
-        "plugins": {"enabled": false},
-    })
+/// Agents whose tools run in a sandbox, and in none that can be had.
+fn settings() -> Value {
+    json!({"agents": {"entries": {
+        "boxed": {"sandbox": {
+            "mode": "all", "backend": "ssh", "scope": "session", "workspaceAccess": "rw",
+            "ssh": {"command": namespace_program(), "target": "box@localhost:22"},
+        }},
+        "dockerless": {"sandbox": {"mode": "all", "backend": "docker"}},
+    }}})
 }
 
 /// A file that sandboxed tools do not see.
