@@ -58,6 +58,7 @@ mod manifests;
 mod metrics;
 mod model;
 mod openai;
+mod openclaw;
 mod optional_servers;
 mod orphans;
 mod output;
