@@ -46,6 +46,12 @@ async fn an_agent_is_made_used_changed_and_removed_and_a_killed_bridge_leaves_no
     let model = Model::start().await;
     let home = home(&model);
     let bridge = home.start();
+    let adapter = bridge.api.get("/api/v2/adapters/hermes-agent").await.1;
+    assert_eq!(adapter["agents"]["count"], 1, "{adapter}");
+    assert!(
+        programs_of(&home).is_empty(),
+        "started for the list of agents"
+    );
     let marmot = json!({"agentId": "ada", "systemPrompt": "you are a marmot"});
     let skill = json!({"skillKey": "ada/digging", "description": "digs", "content": "Use paws."});
     let badger = json!({"content": "you are a badger"});

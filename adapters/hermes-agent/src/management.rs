@@ -61,6 +61,11 @@ impl Management {
         })
     }
 
+    /// True if the operator names the server.
+    pub(crate) fn is_configured(&self) -> bool {
+        self.configured.is_some()
+    }
+
     pub(crate) async fn get(&self, path: &str) -> Result<Value> {
         self.call(|url| self.http.get(&format!("{url}{path}")))
             .await

@@ -1,6 +1,7 @@
 //! Names and folders of profiles. A profile is an agent of Hermes: its settings, instructions, skills and sessions.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use forge_adapter_api::{AdapterError, Host, Result};
@@ -55,13 +56,37 @@ fn root(native: Option<&Path>, configured: Option<PathBuf>) -> Option<PathBuf> {
     }
 }
 
+/// Names of all profiles of an installation.
+pub(crate) fn names(folder: &Path) -> Result<Vec<String>> {
+    let unreadable = |error: io::Error| {
+        let text = format!("cannot read the profiles in {}: {error}", folder.display());
+        AdapterError::new("adapter_unavailable", text)
+    };
+    let entries = match folder.read_dir() {
+        Ok(entries) => entries
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(unreadable)?,
+        // Hermes makes it with the first profile beside the default one.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(unreadable(error)),
+    };
+    let folders = entries.iter().filter(|entry| entry.path().is_dir());
+    let named = folders.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = named
+        .filter(|name| is_name(name) && name != DEFAULT)
+        .collect();
+    names.sort();
+    names.insert(0, DEFAULT.to_owned());
+    Ok(names)
+}
+
 /// Returns the profile that runs the dispatches of an agent: the one of its name, else `fallback`. Fails with
 /// `invalid_request` if neither is set.
 pub(crate) fn of_agent(agent_id: &str, folder: Option<&Path>, fallback: &str) -> Result<String> {
     let exists = |folder: &Path| match folder.join(agent_id).metadata() {
         Ok(metadata) => metadata.is_dir(),
         // Hermes itself reports a profile that it cannot read.
-        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+        Err(error) => error.kind() != io::ErrorKind::NotFound,
     };
     let named = is_name(agent_id) && (agent_id == DEFAULT || folder.is_some_and(exists));
     match (named, fallback) {
@@ -121,7 +146,12 @@ mod tests {
     #[test]
     fn an_agent_without_a_profile_runs_on_the_configured_one_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
+        assert_eq!(names(&folder.path().join("none")).unwrap(), ["default"]);
         std::fs::create_dir(folder.path().join("ada")).unwrap();
+        std::fs::create_dir(folder.path().join("No Name")).unwrap();
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert_eq!(names(folder.path()).unwrap(), ["default", "ada"]);
+        assert!(names(&folder.path().join("file")).is_err());
         let of = |agent, fallback| of_agent(agent, Some(folder.path()), fallback);
         assert_eq!(of("ada", "default").unwrap(), "ada");
         assert_eq!(of("bob", "ada").unwrap(), "ada");

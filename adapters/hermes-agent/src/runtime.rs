@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::agents::WantedAgent;
 use crate::profiles::DEFAULT;
 use crate::skills::WantedSkill;
-use crate::{HermesAgent, agents, skills, system};
+use crate::{HermesAgent, agents, profiles, skills, system};
 
 /// Converts between types of the interfaces that have the same members.
 fn converted<T: DeserializeOwned>(from: &impl Serialize) -> Result<T> {
@@ -32,8 +32,19 @@ impl RuntimeManager for HermesAgent {
         agents::remove(&self.management, agent_id).await.map(drop)
     }
 
+    /// Reads the folders of the profiles unless the operator names a server: the bridge asks every minute, which must
+    /// not start one.
     async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>> {
-        converted(&agents::list(&self.management).await?)
+        match &self.profiles {
+            Some(folder) if !self.management.is_configured() => {
+                let agent = |agent_id| DiscoveredAgent {
+                    agent_id,
+                    ..DiscoveredAgent::default()
+                };
+                Ok(profiles::names(folder)?.into_iter().map(agent).collect())
+            }
+            _ => converted(&agents::list(&self.management).await?),
+        }
     }
 
     async fn push_file(&self, agent_id: &str, filename: &str, content: &str) -> Result<()> {

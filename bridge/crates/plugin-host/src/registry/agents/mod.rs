@@ -30,8 +30,8 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(2);
 /// Requests that list the agents, by interface; the first that the adapter has is used.
 const LISTS: [(&str, &str); 2] = [
-    ("agents", "agents.list"),
     ("runtime", "runtime.discoverAgents"),
+    ("agents", "agents.list"),
 ];
 
 /// State of an adapter's directory.
