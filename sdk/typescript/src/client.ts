@@ -1,4 +1,5 @@
 import { BridgeError } from "./errors.js";
+import { Management } from "./management.js";
 import { type EventFilter, type StreamOptions, resume } from "./stream.js";
 import type {
   Accepted,
@@ -161,6 +162,14 @@ export class Bridge {
   }
 
   /**
+   * Management of the agents, skills and models of an adapter's runtime; needs a token with the scope `admin`. Without a
+   * provider the default adapter answers if it supports the method, else the only adapter that does.
+   */
+  management(provider?: string): Management {
+    return new Management((path, init) => this.#json(`${path}${query({ provider })}`, init));
+  }
+
+  /**
    * Calls a command of an external service and returns its result. It is never sent twice; with an `idempotencyKey` the
    * same call is answered with the same result, also after a restart of the bridge. A command that waits for an approval
    * is an error with the code `FORGE_APPROVAL_REQUIRED` and its `dispatchId`.
@@ -304,7 +313,7 @@ export class Bridge {
   async #json<T>(path: string, init: RequestInit = {}): Promise<T> {
     const response = await this.#send(path, init);
     if (!response.ok) throw await BridgeError.of(response);
-    return (await response.json()) as T;
+    return (response.status === 204 ? undefined : await response.json()) as T;
   }
 
   async #send(path: string, init: RequestInit): Promise<Response> {

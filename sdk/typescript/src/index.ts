@@ -1,4 +1,5 @@
 export { Bridge, type BridgeOptions, type DispatchFilter, type DeliveryFilter, type ReplayFilter } from "./client.js";
 export { BridgeError } from "./errors.js";
+export * from "./management.js";
 export { type EventFilter, type StreamOptions } from "./stream.js";
 export * from "./wire.js";

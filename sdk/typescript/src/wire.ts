@@ -249,6 +249,17 @@ export interface Profile {
   latencyProfile: string;
 }
 
+/** State of the agents that routing knows of an adapter. */
+export interface AgentListing {
+  count: number;
+  /** False if the runtime has more than 10,000; the rest is not routed by. */
+  complete: boolean;
+  listedAt: string | null;
+  ageSeconds: number | null;
+  /** Reason why the last request failed; the agents are those of the answer before. */
+  error?: string;
+}
+
 export interface Adapter {
   provider: string;
   version: string | null;
@@ -256,6 +267,8 @@ export interface Adapter {
   digest: string | null;
   isolation: string;
   interfaces: string[];
+  /** Agents that routing knows; `null` for an adapter that lists none. */
+  agents: AgentListing | null;
   maxConcurrent: number;
   running: number;
   /** Time of the pause; absent or null unless paused. */
