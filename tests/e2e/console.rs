@@ -102,6 +102,7 @@ async fn an_operator_can_do_everything_in_the_console() {
     let bridge = Bridge::configured(&file, &variables).await;
     spend(&bridge).await;
     let shaky = quarantined().await;
+    let managing = Bridge::with(&[("BRIDGE_ADAPTERS", "echo,manager")]).await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
     let output = Command::new(forge_test_runtimes::node())
         .arg(script)
@@ -111,6 +112,7 @@ async fn an_operator_can_do_everything_in_the_console() {
             TOKEN,
             &sink.url("/hook"),
             &shaky.api.url,
+            &managing.api.url,
         ])
         .kill_on_drop(true)
         .output()
@@ -124,4 +126,5 @@ async fn an_operator_can_do_everything_in_the_console() {
     );
     bridge.stop().await;
     shaky.stop().await;
+    managing.stop().await;
 }

@@ -4,15 +4,19 @@ import { HealthContext } from "./health";
 import { useGlobalKeys } from "./keys";
 import { live, useLiveState } from "./live";
 import { useLoad } from "./load";
+import { RUNTIME_PAGES } from "./manage";
 import { Adapters } from "./pages/adapters";
+import { Agents } from "./pages/agents";
 import { Deliveries } from "./pages/deliveries";
 import { DispatchPage } from "./pages/dispatch";
 import { Dispatches } from "./pages/dispatches";
 import { Events } from "./pages/events";
+import { Models } from "./pages/models";
 import { Now } from "./pages/now";
 import { ReferencePage } from "./pages/reference";
 import { Services } from "./pages/services";
 import { Signals } from "./pages/signals";
+import { Skills } from "./pages/skills";
 import { Try } from "./pages/try";
 import { Badge } from "./parts/badge";
 import { KeysDialog } from "./parts/keys";
@@ -25,6 +29,7 @@ const PAGES = [
   ["now", "Now"],
   ["dispatches", "Dispatches"],
   ["adapters", "Adapters"],
+  ["agents", "Agents"],
   ["services", "Services"],
   ["signals", "Signals"],
   ["deliveries", "Deliveries"],
@@ -50,14 +55,15 @@ export function App() {
     sample(health.data);
     setHeard(new Date().toISOString());
   }, [health.data]);
-  const name = docs ? "API" : (PAGES.find(([page]) => page === route.page)?.[1] ?? (route.page === "dispatch" ? "Dispatch" : "Not found"));
+  const name = docs ? "API" : ([...PAGES, ...RUNTIME_PAGES].find(([page]) => page === route.page)?.[1] ?? (route.page === "dispatch" ? "Dispatch" : "Not found"));
   const [shown, setShown] = useState(false);
   useEffect(() => {
     document.title = `${name} · forge-bridge`;
     if (shown) document.getElementById("page")?.focus();
     setShown(true);
   }, [route.page, route.id]);
-  const current = docs ? "docs" : route.page === "dispatch" ? "dispatches" : route.page;
+  const isRuntime = RUNTIME_PAGES.some(([page]) => page === route.page);
+  const current = docs ? "docs" : route.page === "dispatch" ? "dispatches" : isRuntime ? "agents" : route.page;
   return (
     <HealthContext.Provider value={health}>
       <a class="skip" href="#page" onClick={(event) => { event.preventDefault(); document.getElementById("page")?.focus(); }}>
@@ -112,6 +118,12 @@ function Page({ route }: { route: Route }) {
       return route.id ? <DispatchPage key={route.id} id={route.id} /> : <Dispatches route={route} />;
     case "adapters":
       return <Adapters />;
+    case "agents":
+      return <Agents route={route} />;
+    case "skills":
+      return <Skills route={route} />;
+    case "models":
+      return <Models route={route} />;
     case "services":
       return <Services />;
     case "signals":
