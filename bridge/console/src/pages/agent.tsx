@@ -13,14 +13,19 @@ import { Files } from "./files";
 export function AgentPage({ runtime, id }: { runtime: Runtime; id: string }) {
   const page = useLoad(() => read(runtime, id), [runtime, id]);
   const bindings = useLoad(() => ifSupported(runtime.bindings(id)), [runtime, id]);
+  const [version, setVersion] = useState(0);
   const { provider } = runtime;
+  const saved = () => {
+    page.reload();
+    setVersion((last) => last + 1);
+  };
   return (
     <>
       <p><a href={link("agents", undefined, { provider })}>All agents of {provider}</a>, <a href={link("dispatches", undefined, { agentId: id })}>dispatches to it</a></p>
       <Problem error={page.error} />
       {!page.data && !page.error && <Skeleton lines={6} />}
-      {page.data && <Settings runtime={runtime} agent={page.data.agent} isWhole={page.data.isWhole} changed={page.reload} />}
-      {page.data && <Files runtime={runtime} id={id} />}
+      {page.data && <Settings runtime={runtime} agent={page.data.agent} isWhole={page.data.isWhole} changed={saved} />}
+      {page.data && <Files runtime={runtime} id={id} version={version} changed={page.reload} />}
       <Problem error={page.data && bindings.error} />
       {page.data && bindings.data && <Bindings runtime={runtime} id={id} bindings={bindings.data} changed={bindings.reload} />}
     </>

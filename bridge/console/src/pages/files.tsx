@@ -1,4 +1,4 @@
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { number } from "../format";
 import { useLoad } from "../load";
 import { canCall, ifSupported, type Runtime, useChange } from "../manage";
@@ -13,13 +13,24 @@ interface Opened {
   text: string;
 }
 
+interface Properties {
+  runtime: Runtime;
+  id: string;
+  /** Number of changes of the agent's settings: a runtime can keep instructions in a file. */
+  version: number;
+  changed: () => void;
+}
+
 /** Files in the workspace of an agent, with an editor. Nothing if the adapter lists none. */
-export function Files({ runtime, id }: { runtime: Runtime; id: string }) {
-  const files = useLoad(() => ifSupported(runtime.files(id)), [runtime, id]);
+export function Files({ runtime, id, version, changed }: Properties) {
+  const files = useLoad(() => ifSupported(runtime.files(id)), [runtime, id, version]);
   const [opened, setOpened] = useState<Opened>();
   const [path, setPath] = useState("");
   const change = useChange(runtime);
   const isUnsaved = opened !== undefined && opened.text !== (opened.stored ?? "");
+  useEffect(() => {
+    if (!isUnsaved) setOpened(undefined);
+  }, [version]);
   const canWrite = canCall(runtime, "writeFile");
   const open = (path: string) => change.run("file", () => runtime.file(id, path), (file) => {
     const text = file.content ?? "";
@@ -29,11 +40,13 @@ export function Files({ runtime, id }: { runtime: Runtime; id: string }) {
   const save = ({ path, text }: Opened) => change.run("writeFile", () => runtime.writeFile(id, path, text), () => {
     setOpened({ path, stored: text, text });
     files.reload();
+    changed();
     return `Saved ${path}.`;
   });
   const remove = (path: string) => change.run("removeFile", () => runtime.removeFile(id, path), () => {
     if (opened?.path === path) setOpened(undefined);
     files.reload();
+    changed();
     return `Removed ${path}.`;
   });
   if (files.data === null) return null;

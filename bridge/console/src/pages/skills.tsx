@@ -78,6 +78,7 @@ function Row({ runtime, skill, status, changed }: { runtime: Runtime; skill: Ski
   const key = skill.skillKey;
   const ready = status && "ready" in status ? status : undefined;
   const missing = ready?.missing ?? [];
+  const isRepeated = missing.length > 0 && ready?.message?.includes(missing.join(", "));
   const { enabled } = skill;
   const canSwitch = typeof enabled === "boolean" && canCall(runtime, "updateSkill");
   const turn = enabled ? "Disable" : "Enable";
@@ -109,7 +110,7 @@ function Row({ runtime, skill, status, changed }: { runtime: Runtime; skill: Ski
       </span>
       {skill.description && <p class="dim">{skill.description}</p>}
       {missing.length > 0 && <p>Missing: {missing.join(", ")}</p>}
-      {ready?.message && <p class="dim">{ready.message}</p>}
+      {ready?.message && !isRepeated && <p class="dim">{ready.message}</p>}
       {status && "error" in status && <Problem error={status.error} />}
       <Changed change={change} />
     </li>
