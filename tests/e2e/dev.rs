@@ -25,6 +25,7 @@ fn dev_command(home: &Path) -> Command {
     command
         .args(["dev", "--json"])
         .env("BRIDGE_LISTEN", "127.0.0.1:0")
+        .env("BRIDGE_SIGNALS_LISTEN", "127.0.0.1:0")
         .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
         .stdout(Stdio::piped());
     command
@@ -176,8 +177,10 @@ fn the_lines_of_the_readme_work_when_copied() {
         .lines()
         .filter(|line| line.starts_with("curl "))
         .collect();
-    assert_eq!(lines.len(), 8);
+    assert_eq!(lines.len(), 9);
     let dev = Dev::start();
+    let health = dev.json(&["health"]).1;
+    let agent = health["signals"]["agent"].as_str().unwrap();
     let expected = [
         ("202", "\"duplicate\":false"),
         ("200", "event: callback.delivered"),
@@ -187,11 +190,13 @@ fn the_lines_of_the_readme_work_when_copied() {
         ("200", "\"status\":\"healthy\""),
         ("202", "\"duplicate\":false"),
         ("200", "{\"cancelled\":true}"),
+        ("200", "\"status\":\"ok\""),
     ];
     for (line, (status, part)) in lines.iter().zip(expected) {
         let here = line
             .replace("http://127.0.0.1:7421/callback", &dev.receiver)
-            .replace("http://127.0.0.1:7420", &dev.url);
+            .replace("http://127.0.0.1:7420", &dev.url)
+            .replace("127.0.0.1:6247", agent);
         let answer = Curl::parse(&here).send();
         assert!(
             answer.starts_with(&format!("HTTP/1.1 {status} ")),
@@ -202,6 +207,21 @@ fn the_lines_of_the_readme_work_when_copied() {
             "{part:?} is not in the answer to {line}\n{answer}"
         );
     }
+    let mut said = String::new();
+    for line in readme.lines().filter(|line| line.starts_with("forg ")) {
+        let line = line.split(" #").next().unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_forg"))
+            .args(words(line).into_iter().skip(1))
+            .env_clear()
+            .env("HOME", dev.home.path())
+            .env("BRIDGE_URL", &dev.url)
+            .env("FORG_AGENT_URL", format!("http://{agent}"))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{line}\n{output:?}");
+        said += &String::from_utf8(output.stdout).unwrap();
+    }
+    assert!(said.contains("Adapter: test (connected)"), "{said}");
     assert_eq!(dev.stop(), Some(0));
 }
 
