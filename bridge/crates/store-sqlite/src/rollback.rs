@@ -52,7 +52,7 @@ async fn a_transaction_that_is_repeated_takes_its_judgements_back() {
     };
     // The first change waits, so that the next two share a transaction.
     let waits = store.write(Urgency::Now, 0, |_| {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(500));
         Ok(())
     });
     let half = store.write(Urgency::Now, 0, |tx| {
