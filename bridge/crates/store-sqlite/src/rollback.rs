@@ -1,8 +1,7 @@
 //! Tests of what a change that fails takes back.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, mpsc};
 
 use forge_store::Error;
 use forge_store::contract::judgement::Strict;
@@ -50,9 +49,11 @@ async fn a_transaction_that_is_repeated_takes_its_judgements_back() {
         judge: Some(Arc::clone(&strict) as _),
         ..signals::signal("s", 1)
     };
-    // The first change waits, so that the next two share a transaction.
-    let waits = store.write(Urgency::Now, 0, |_| {
-        std::thread::sleep(Duration::from_millis(500));
+    // The first change ends once the others are queued, so that these share a transaction.
+    let (queued, waiting) = mpsc::channel();
+    let waits = store.write(Urgency::Now, 0, move |_| {
+        // A repetition finds the sender gone.
+        let _ = waiting.recv();
         Ok(())
     });
     let half = store.write(Urgency::Now, 0, |tx| {
@@ -60,12 +61,14 @@ async fn a_transaction_that_is_repeated_takes_its_judgements_back() {
         tx.execute("DELETE FROM signal", [])?;
         Err::<(), _>(Error::InvalidState("on second thoughts").into())
     });
-    let (_, first, half, second) = tokio::join!(
+    let (_, first, half, second, sent) = tokio::join!(
         waits,
         store.record_signal(judged.clone()),
         half,
-        store.record_signal(judged)
+        store.record_signal(judged),
+        async move { queued.send(()) }
     );
+    sent.unwrap();
     assert!(half.is_err() && first.is_ok() && second.is_ok());
     let (session, _) = store.signal_session("s", 10).await.unwrap().unwrap();
     assert_eq!(session.totals.signals, 2);
