@@ -6,7 +6,7 @@ mod executions;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,16 +127,14 @@ impl Ledger {
     /// Rules and budgets of the file with their fullest windows. What a signal of these sessions would count for is
     /// counted first, so that windows are reported after a restart, too.
     pub async fn report(&self, sessions: &[SignalSession]) -> Vec<RuleReport> {
-        let mut missing: Vec<Key> = Vec::new();
+        let mut missing = HashSet::new();
         for session in sessions {
             let record = SignalRecord {
                 user_id: session.user_id.clone(),
                 project_id: session.project_id.clone(),
                 ..SignalRecord::default()
             };
-            let keys = self.evaluator().missing(&Subject::new(session, &record));
-            let new = keys.into_iter().filter(|key| !missing.contains(key));
-            missing.extend(new.collect::<Vec<_>>());
+            missing.extend(self.evaluator().missing(&Subject::new(session, &record)));
         }
         self.count_within(missing, COUNT_TIMEOUT).await;
         self.evaluator().report(sessions, self.inner.clock.now())
@@ -147,11 +145,11 @@ impl Ledger {
         self.count_within(missing, wait).await;
     }
 
-    async fn count_within(&self, missing: Vec<Key>, wait: Duration) {
-        if missing.is_empty() {
+    async fn count_within(&self, missing: impl IntoIterator<Item = Key>, wait: Duration) {
+        let counts: Vec<_> = missing.into_iter().map(|key| self.count(key)).collect();
+        if counts.is_empty() {
             return;
         }
-        let counts: Vec<_> = missing.into_iter().map(|key| self.count(key)).collect();
         let counted = async {
             for mut count in counts {
                 // Nothing is ever sent: it fails at the end of the count.
