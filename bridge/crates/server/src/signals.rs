@@ -15,6 +15,7 @@ use forge_base::id::DispatchId;
 use forge_base::time;
 use forge_signals::agent::Agent;
 use forge_signals::evaluate::report::{RuleReport, WindowReport};
+use forge_signals::record::dollars;
 use forge_store::Store;
 use forge_store::record::{
     Intervention, InterventionFilter, SignalProperty, SignalRecord, SignalSession,
@@ -32,7 +33,6 @@ const MAX_LISTED: u64 = 200;
 const RECORDS: usize = 100;
 /// Live sessions, the newest, whose windows are reported even if they have not been counted since the start.
 const REPORTED_SESSIONS: usize = 100;
-const MICROS: f64 = 1_000_000.0;
 
 pub(super) async fn sessions(
     _: Reader,
@@ -224,12 +224,4 @@ fn number(number: f64) -> Value {
         true => (number as u64).into(),
         false => Number::from_f64(number).map_or(Value::Null, Value::Number),
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum above 2^53 micro-dollars is no cost of a tool"
-)]
-fn dollars(micros: u64) -> f64 {
-    micros as f64 / MICROS
 }

@@ -18,6 +18,15 @@ const MAX_TOKENS: f64 = 9_007_199_254_740_992.0;
 const MAX_USD: f64 = 1_000_000.0;
 /// Micro-dollars in a dollar.
 pub(crate) const MICROS: f64 = 1_000_000.0;
+/// Dollars of a sum in micro-dollars.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a sum above 2^53 micro-dollars is no cost of a tool"
+)]
+pub fn dollars(micros: u64) -> f64 {
+    micros as f64 / MICROS
+}
+
 /// Names of fields that carry content, in lower case without `_` and `-`.
 const CONTENT: [&str; 11] = [
     "prompt",

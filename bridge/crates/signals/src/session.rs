@@ -10,7 +10,7 @@ use forge_base::event::NewEvent;
 use forge_store::record::{SignalSession, SignalSource};
 use forge_store::roles::Signals;
 
-use crate::record::MICROS;
+use crate::record::dollars;
 
 /// Time that a signal waits for the store.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,10 +43,6 @@ pub(crate) fn new_id() -> String {
     format!("sess_{}", Uuid::now_v7().simple())
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum above 2^53 micro-dollars is shown rounded"
-)]
 pub(crate) fn session_event(
     kind: &'static str,
     session: &SignalSession,
@@ -58,7 +54,7 @@ pub(crate) fn session_event(
         "userId": session.user_id,
         "totals": {
             "signalCount": totals.signals, "errorCount": totals.errors, "totalTokensIn": totals.tokens_in,
-            "totalTokensOut": totals.tokens_out, "totalCostUsd": totals.cost_micros as f64 / MICROS,
+            "totalTokensOut": totals.tokens_out, "totalCostUsd": dollars(totals.cost_micros),
         },
     }))
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use forge_base::time;
 use forge_store::record::{SignalEntry, SignalRecord};
 
-use crate::record::MICROS;
+use crate::record::dollars;
 
 const START: &str = "session-start";
 pub(super) const END: &str = "session-end";
@@ -80,12 +80,8 @@ fn kind(record: &SignalRecord) -> Option<&'static str> {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "costs are at most a million dollars"
-)]
 fn metadata(record: &SignalRecord) -> Map<String, Value> {
-    let cost = record.cost_micros.map(|micros| micros as f64 / MICROS);
+    let cost = record.cost_micros.map(dollars);
     let members = [
         ("model", record.model.clone().map(Value::from)),
         ("tool", record.tool.clone().map(Value::from)),
