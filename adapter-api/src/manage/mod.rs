@@ -5,6 +5,7 @@
 //! all types, is defined by this project.
 
 mod agents;
+mod convert;
 mod runtime;
 mod skills;
 mod system;

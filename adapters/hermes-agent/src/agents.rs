@@ -21,7 +21,7 @@ pub(crate) struct WantedAgent {
     description: Option<String>,
     provider: Option<String>,
     /// Its enabled skills; empty: as they are.
-    skills: Vec<String>,
+    pub(crate) skills: Vec<String>,
 }
 
 impl WantedAgent {

@@ -3,25 +3,19 @@
 use forge_adapter_api::manage::{
     AgentSyncSpec, DiscoveredAgent, DiscoveredModel, DiscoveredSkill, RuntimeManager, SkillSyncSpec,
 };
-use forge_adapter_api::{AdapterError, Result, async_trait};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use forge_adapter_api::{Result, async_trait};
 
 use crate::agents::WantedAgent;
 use crate::profiles::DEFAULT;
 use crate::skills::WantedSkill;
 use crate::{HermesAgent, agents, profiles, skills, system};
 
-/// Converts between types of the interfaces that have the same members.
-fn converted<T: DeserializeOwned>(from: &impl Serialize) -> Result<T> {
-    let value = serde_json::to_value(from).and_then(serde_json::from_value);
-    value.map_err(|error| AdapterError::new("internal", error.to_string()))
-}
-
 #[async_trait]
 impl RuntimeManager for HermesAgent {
     async fn push_agent(&self, spec: AgentSyncSpec) -> Result<()> {
-        let wanted = WantedAgent::of(converted(&spec)?)?;
+        let skills = spec.skills.clone();
+        let mut wanted = WantedAgent::of(spec.into())?;
+        wanted.skills = skills;
         match agents::find(&self.management, &wanted.id).await? {
             Some(_) => agents::apply(&self.management, &wanted).await,
             None => agents::create(&self.management, &wanted).await,
@@ -43,7 +37,10 @@ impl RuntimeManager for HermesAgent {
                 };
                 Ok(profiles::names(folder)?.into_iter().map(agent).collect())
             }
-            _ => converted(&agents::list(&self.management).await?),
+            _ => {
+                let agents = agents::list(&self.management).await?;
+                Ok(agents.into_iter().map(DiscoveredAgent::from).collect())
+            }
         }
     }
 
@@ -52,7 +49,7 @@ impl RuntimeManager for HermesAgent {
     }
 
     async fn push_skill(&self, spec: SkillSyncSpec) -> Result<()> {
-        let wanted = WantedSkill::of(converted(&spec)?)?;
+        let wanted = WantedSkill::of(spec.into())?;
         skills::push(&self.management, wanted).await
     }
 
@@ -61,10 +58,12 @@ impl RuntimeManager for HermesAgent {
     }
 
     async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>> {
-        converted(&skills::list(&self.management, DEFAULT).await?)
+        let skills = skills::list(&self.management, DEFAULT).await?;
+        Ok(skills.into_iter().map(DiscoveredSkill::from).collect())
     }
 
     async fn discover_models(&self) -> Result<Vec<DiscoveredModel>> {
-        converted(&system::models(&self.management).await?)
+        let models = system::models(&self.management).await?;
+        Ok(models.into_iter().map(DiscoveredModel::from).collect())
     }
 }

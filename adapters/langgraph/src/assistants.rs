@@ -238,13 +238,7 @@ impl AgentManager for LangGraph {
 impl RuntimeManager for LangGraph {
     async fn push_agent(&self, spec: AgentSyncSpec) -> Result<()> {
         let assistants = self.assistants()?;
-        let agent = Agent {
-            agent_id: spec.agent_id,
-            name: spec.name,
-            model: spec.model,
-            system_prompt: spec.system_prompt,
-            extra: spec.extra,
-        };
+        let agent = Agent::from(spec);
         match assistants.get(&agent.agent_id).await? {
             Some(_) => assistants.update(&agent).await.map(drop),
             None => assistants.create(&agent).await.map(drop),
@@ -257,13 +251,7 @@ impl RuntimeManager for LangGraph {
 
     async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>> {
         let agents = AgentManager::list(self).await?;
-        let found = agents.into_iter().map(|agent| DiscoveredAgent {
-            agent_id: agent.agent_id,
-            name: agent.name,
-            model: agent.model,
-            extra: agent.extra,
-        });
-        Ok(found.collect())
+        Ok(agents.into_iter().map(DiscoveredAgent::from).collect())
     }
 
     async fn push_file(&self, _: &str, _: &str, _: &str) -> Result<()> {

@@ -39,26 +39,20 @@ impl RuntimeManager for OpenClaw {
         let gateway = self.gateway()?;
         checked(&spec.agent_id)?;
         refuse_unknown(&spec.extra, &[])?;
-        let id = spec.agent_id.clone();
-        let agent = Agent {
-            agent_id: spec.agent_id,
-            name: spec.name,
-            model: spec.model,
-            system_prompt: spec.system_prompt,
-            extra: Map::new(),
-        };
+        let (id, skills) = (spec.agent_id.clone(), spec.skills.clone());
+        let agent = Agent::from(spec);
         match AgentManager::get(self, &id).await? {
             Some(_) => AgentManager::update(self, agent).await?,
             None => AgentManager::create(self, agent).await?,
         };
-        if spec.skills.is_empty() {
+        if skills.is_empty() {
             return Ok(());
         }
         let path = format!("agents.entries.{id}.skills");
         patch(
             gateway,
             &[&path],
-            |_| json!({"agents": {"entries": {id.clone(): {"skills": spec.skills}}}}),
+            |_| json!({"agents": {"entries": {id.clone(): {"skills": skills}}}}),
         )
         .await
     }
@@ -69,13 +63,7 @@ impl RuntimeManager for OpenClaw {
 
     async fn discover_agents(&self) -> Result<Vec<DiscoveredAgent>> {
         let agents = AgentManager::list(self).await?;
-        let found = agents.into_iter().map(|agent| DiscoveredAgent {
-            agent_id: agent.agent_id,
-            name: agent.name,
-            model: agent.model,
-            extra: agent.extra,
-        });
-        Ok(found.collect())
+        Ok(agents.into_iter().map(DiscoveredAgent::from).collect())
     }
 
     async fn push_file(&self, agent_id: &str, filename: &str, content: &str) -> Result<()> {
@@ -92,24 +80,13 @@ impl RuntimeManager for OpenClaw {
 
     async fn discover_skills(&self) -> Result<Vec<DiscoveredSkill>> {
         let all = skills::all(self.gateway()?).await?;
-        let found = all.iter().map(skills::skill).map(|skill| DiscoveredSkill {
-            skill_key: skill.skill_key,
-            name: skill.name,
-            description: skill.description,
-            extra: skill.extra,
-        });
-        Ok(found.collect())
+        let found = all.iter().map(skills::skill);
+        Ok(found.map(DiscoveredSkill::from).collect())
     }
 
     async fn discover_models(&self) -> Result<Vec<DiscoveredModel>> {
         let models = models(self.gateway()?).await?;
-        let found = models.into_iter().map(|model| DiscoveredModel {
-            model_id: model.model_id,
-            name: model.name,
-            provider: model.provider,
-            extra: model.extra,
-        });
-        Ok(found.collect())
+        Ok(models.into_iter().map(DiscoveredModel::from).collect())
     }
 }
 
