@@ -1,15 +1,13 @@
 //! The console in a real browser.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use super::external::register;
 use super::harness::api::quiet;
-use super::harness::{Answer, Bridge, CallbackSink, until};
+use super::harness::{Answer, Bridge, CallbackSink, browser, until};
 use super::signals::{Tool, agent_url};
 
 const TOKEN: &str = "console-token-console-token-0001";
@@ -103,27 +101,14 @@ async fn an_operator_can_do_everything_in_the_console() {
     spend(&bridge).await;
     let shaky = quarantined().await;
     let managing = Bridge::with(&[("BRIDGE_ADAPTERS", "echo,manager")]).await;
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/browser/console.mjs");
-    let output = Command::new(forge_test_runtimes::node())
-        .arg(script)
-        .arg(forge_test_runtimes::browser())
-        .args([
-            bridge.api.url.as_str(),
-            TOKEN,
-            &sink.url("/hook"),
-            &shaky.api.url,
-            &managing.api.url,
-        ])
-        .kill_on_drop(true)
-        .output()
-        .await
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
+    let arguments = [
+        bridge.api.url.as_str(),
+        TOKEN,
+        &sink.url("/hook"),
+        &shaky.api.url,
+        &managing.api.url,
+    ];
+    browser::run("console.mjs", &arguments).await;
     bridge.stop().await;
     shaky.stop().await;
     managing.stop().await;

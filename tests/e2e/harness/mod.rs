@@ -1,6 +1,7 @@
 //! Test setup: bridges in this process and in separate ones, and their client.
 
 pub(crate) mod api;
+pub(crate) mod browser;
 pub(crate) mod library;
 pub(crate) mod port;
 pub(crate) mod process;

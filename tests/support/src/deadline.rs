@@ -26,3 +26,15 @@ pub fn until_within(limit: Duration, condition: impl Fn() -> bool) -> impl Futur
         }
     }
 }
+
+/// Waits until the condition has a value, and returns it; panics after 20 s.
+pub async fn until_some<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(Instant::now() < end, "never came: {what}");
+        sleep(POLL).await;
+    }
+}

@@ -1,17 +1,16 @@
 //! One server shared by all tests of the binary; an adapter and a fake model for each test.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use forge_adapter_api::ExecutionRequest;
 use forge_adapter_langgraph::LangGraph;
 use forge_adapter_transport::http::{Failure, Http, Limits};
 use forge_test_model::Model;
 use forge_test_runtimes::LangGraph as Server;
+pub(crate) use forge_test_support::deadline::until_some as until;
 use forge_test_support::execution::{Execution, run};
 use forge_test_support::instance::{initialize, with_members};
 use serde_json::{Value, json};
-use tokio::time::Instant;
 
 /// Tokens of one model call: 31 input, 5 of them cached; 9 output, 2 of them reasoning.
 const CALL: (u64, u64) = (31, 9);
@@ -111,15 +110,4 @@ pub(crate) fn paths(ran: &Execution) -> (String, String) {
     let thread = format!("/threads/{}", id("threadId"));
     let run = format!("{thread}/runs/{}", id("runId"));
     (thread, run)
-}
-
-pub(crate) async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
-    let limit = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = condition().await {
-            return found;
-        }
-        assert!(Instant::now() < limit, "never came: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }

@@ -4,18 +4,17 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use forge_adapter_api::ExecutionRequest;
 use forge_adapter_openclaw::OpenClaw;
 use forge_test_model::{Model, Received};
 use forge_test_runtimes::{OPENCLAW_TOKEN, OpenClaw as Server};
+pub(crate) use forge_test_support::deadline::until_some as until;
 use forge_test_support::execution::{Execution, run};
 use forge_test_support::instance::{initialize, with_members};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
-use tokio::time::Instant;
 
 /// Tokens of one model call: 31 input, 5 of them cached; 9 output, 2 of them reasoning. Its cost in US dollars, at 1 for
 /// a million of input tokens, 2 of output, 0.1 of cached.
@@ -144,15 +143,4 @@ pub(crate) fn asked(text: &str) -> Vec<Received> {
     let mut requests = MODEL.requests();
     requests.retain(|request| request.body["messages"].to_string().contains(text));
     requests
-}
-
-pub(crate) async fn until<T>(what: &str, condition: impl AsyncFn() -> Option<T>) -> T {
-    let limit = Instant::now() + Duration::from_secs(20);
-    loop {
-        if let Some(found) = condition().await {
-            return found;
-        }
-        assert!(Instant::now() < limit, "never came: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
 }
