@@ -1,4 +1,4 @@
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { rough, time } from "./format";
 import { HealthContext } from "./health";
 import { useGlobalKeys } from "./keys";
@@ -57,7 +57,8 @@ export function App() {
   }, [health.data]);
   const name = docs ? "API" : ([...PAGES, ...RUNTIME_PAGES].find(([page]) => page === route.page)?.[1] ?? (route.page === "dispatch" ? "Dispatch" : "Not found"));
   const [shown, setShown] = useState(false);
-  useEffect(() => {
+  // With the page, not after it is painted: a key that is pressed between could have moved the focus already.
+  useLayoutEffect(() => {
     document.title = `${name} · forge-bridge`;
     if (shown) document.getElementById("page")?.focus();
     setShown(true);
