@@ -100,7 +100,7 @@ impl NewEvent {
 pub struct Event {
     /// Opaque to readers: `<log>-<n>`.
     pub id: Cursor,
-    /// Counts from 1 without a gap inside a dispatch; 0 if the event belongs to none.
+    /// Counts from 1 without a gap inside a dispatch, or a run; 0 if the event belongs to neither.
     pub seq: u64,
     #[serde(rename = "type")]
     pub kind: String,
@@ -110,6 +110,7 @@ pub struct Event {
     pub provider: Option<String>,
     #[serde(serialize_with = "crate::time::millis")]
     pub timestamp: Timestamp,
+    /// Run of the dispatch, as its caller named it; without a dispatch, the run that owns the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,
     pub trace_id: Option<String>,

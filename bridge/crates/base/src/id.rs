@@ -105,6 +105,11 @@ impl DeliveryId {
 }
 
 id!(
+    /// Run: a plan that is carried out by dispatches.
+    RunId,
+    "run"
+);
+id!(
     /// HTTP request; part of every error body and log line about it.
     RequestId,
     "req"
