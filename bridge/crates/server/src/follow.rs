@@ -48,7 +48,7 @@ pub(super) enum Step {
 
 /// Source of wake-ups for a reader.
 enum Hint {
-    /// Every commit; used for one dispatch, whose events have an index of their own.
+    /// Every commit; used for one dispatch or run, whose events have an index of their own.
     Commits {
         changes: watch::Receiver<u64>,
         last_read: Instant,
@@ -87,13 +87,13 @@ impl Follow {
     ) -> Self {
         let store = Arc::clone(fanout.store());
         let now = Instant::now();
-        let hint = match filter.dispatch {
-            Some(_) => Hint::Commits {
+        let hint = match filter.has_owner() {
+            true => Hint::Commits {
                 changes: store.changes(),
                 last_read: now,
                 patience: LEAST_PATIENCE,
             },
-            None => Hint::Topic(fanout.subscribe(&filter)),
+            false => Hint::Topic(fanout.subscribe(&filter)),
         };
         Self {
             hint,

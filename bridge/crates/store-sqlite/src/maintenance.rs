@@ -70,6 +70,37 @@ const IMPOSSIBLE: [(&str, &str); 7] = [
     ),
 ];
 
+/// The same about runs, which files before version 4 do not have.
+const IMPOSSIBLE_OF_RUNS: [(&str, &str); 5] = [
+    (
+        "SELECT count(*) FROM run r WHERE NOT EXISTS (SELECT 1 FROM run_body b WHERE b.run = r.seq)",
+        "runs have lost their request",
+    ),
+    (
+        "SELECT count(*) FROM run r WHERE (events, last_position) <>
+           (SELECT coalesce(sum(last - first + 1), 0), max(last) FROM event e WHERE e.run = r.seq)",
+        "runs have lost events",
+    ),
+    (
+        "SELECT count(*) FROM (
+           SELECT e.seq, lag(e.seq + e.last - e.first + 1, 1, 1)
+             OVER (PARTITION BY e.run ORDER BY e.first) AS wanted
+           FROM event e JOIN run r ON r.seq = e.run)
+         WHERE seq <> wanted",
+        "gaps in the events of runs",
+    ),
+    (
+        "SELECT count(*) FROM event WHERE run IS NOT NULL
+           AND run NOT IN (SELECT seq FROM run UNION ALL SELECT run FROM run_removed)",
+        "rows of events have lost their run",
+    ),
+    (
+        "SELECT count(*) FROM run r WHERE artifact_bytes <>
+           (SELECT coalesce(sum(length(bytes)), 0) FROM run_artifact a WHERE a.run = r.seq)",
+        "runs have lost artifacts",
+    ),
+];
+
 /// Result of a check.
 #[derive(Debug)]
 pub struct Checked {
@@ -197,7 +228,9 @@ fn inspect_rows(connection: &Connection, file: &Path) -> rusqlite::Result<Checke
     let mut problems = damages(&moment, "integrity_check")?;
     // In a damaged file the rows are no evidence.
     if problems.is_empty() {
-        for (sql, meaning) in IMPOSSIBLE {
+        let has_runs = number("SELECT count(*) FROM sqlite_schema WHERE name = 'run'")? > 0;
+        let of_runs = IMPOSSIBLE_OF_RUNS.iter().filter(|_| has_runs);
+        for (sql, meaning) in IMPOSSIBLE.iter().chain(of_runs) {
             match number(sql)? {
                 0 => {}
                 count => problems.push(format!("{count} {meaning}")),

@@ -36,6 +36,12 @@ impl OnDisk {
         Arc::new(new)
     }
 
+    /// Problems that a check of the store finds.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let folder = self.folder.lock().unwrap();
+        Sqlite::check(folder.path()).unwrap().problems
+    }
+
     /// Opens a copy of the files as a kill would leave them: not closed, no checkpoint. The WAL is copied first, so
     /// that pages checkpointed meanwhile are in the copy twice rather than missing.
     pub(crate) async fn open_as_killed(&self) -> Arc<dyn Store> {

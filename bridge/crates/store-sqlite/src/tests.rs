@@ -6,12 +6,13 @@ use std::path::Path;
 use rusqlite::Connection;
 
 use forge_base::id::DeliveryId;
+use forge_store::contract::runs;
 use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
 use forge_store::destination::DueQuery;
 use forge_store::record::{AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch};
 use forge_store::roles::{
     Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,
-    Records as _, Secrets as _,
+    Records as _, Runs as _, Secrets as _,
 };
 use forge_store::{Config, Error};
 
@@ -452,6 +453,11 @@ async fn the_newest_events_are_the_same_in_memory_and_in_the_file() {
         if n % 97 != 0 {
             continue;
         }
+        let new = runs::run(None);
+        let both = ["task.status", "tool.call"].map(|kind| runs::of_task(kind, 1));
+        let change = runs::change(new.id, 2, both.to_vec());
+        store.open_run(new).await.unwrap();
+        store.append_run(change).await.unwrap();
         let issued = store.log_bounds().issued;
         for behind in [0, 1, 2, 5, 300, 1_000, 1_023, 1_024, 1_025, 5_000] {
             let after = issued.saturating_sub(behind);
@@ -461,7 +467,10 @@ async fn the_newest_events_are_the_same_in_memory_and_in_the_file() {
                 (of_one.clone(), 10_000),
             ] {
                 let page = store.events(&filter, after, limit).await.unwrap();
-                let file = store.stored_events(&filter, after, limit).await.unwrap();
+                let file = store
+                    .stored_events(Some(&filter), after, limit)
+                    .await
+                    .unwrap();
                 assert_eq!(page.scanned, file.scanned, "{after} of {issued}");
                 assert_eq!(page.more, file.more);
                 assert_eq!(

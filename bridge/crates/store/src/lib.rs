@@ -1,4 +1,4 @@
-//! Durable record of dispatches, attempts, deliveries and events. The trait `Store` uses domain terms and batches, so
+//! Durable record of dispatches, attempts, deliveries, runs and events. The trait `Store` uses domain terms and batches, so
 //! that another database is another folder behind it. Independent of HTTP, of adapters and of the content of requests
 //! and results.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ pub mod record;
 pub mod retry;
 pub mod roles;
 pub mod rules;
+pub mod runs;
 pub mod sealed;
 pub mod signals;
 pub mod transition;

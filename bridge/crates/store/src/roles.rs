@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use forge_base::digest::Digest;
 use forge_base::event::{Event, LogName, NewEvent};
-use forge_base::id::{DeliveryId, DispatchId};
+use forge_base::id::{DeliveryId, DispatchId, RunId};
 
 use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
@@ -19,7 +19,8 @@ use crate::record::{
     Claim, Content, Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord,
     DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished,
     IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease, LogBounds,
-    NewDispatch, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement,
+    NewDispatch, NewRun, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute,
+    RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord, Settlement,
     SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
     SignalSessionFilter, SignalSource, SignalSums, SignalTotals, Swept, SweptSignals,
 };
@@ -34,6 +35,7 @@ pub trait Store:
     + Outbox
     + EventLog
     + Records
+    + Runs
     + Signals
     + Secrets
     + Maintenance
@@ -48,6 +50,7 @@ impl<T> Store for T where
         + Outbox
         + EventLog
         + Records
+        + Runs
         + Signals
         + Secrets
         + Maintenance
@@ -164,7 +167,7 @@ pub trait Outbox: Send + Sync + 'static {
     async fn deliveries_of(&self, id: DispatchId) -> Result<Vec<DeliveryRecord>>;
 }
 
-/// The event log, and the events that belong to no dispatch.
+/// The event log, and the events that belong to no dispatch and no run.
 #[async_trait]
 pub trait EventLog: Send + Sync + 'static {
     /// Identifies this store's event history in cursors.
@@ -177,7 +180,7 @@ pub trait EventLog: Send + Sync + 'static {
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;
     /// The newest event of one dispatch.
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>>;
-    /// Appends events of an adapter that belong to no dispatch.
+    /// Appends events of an adapter that belong to no dispatch and no run.
     async fn append_unbound(&self, provider: &str, events: Vec<NewEvent>) -> Result<()>;
 }
 
@@ -202,6 +205,25 @@ pub trait Records: Send + Sync + 'static {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Piece>>;
+}
+
+/// Runs: their events, their state and their artifacts.
+#[async_trait]
+pub trait Runs: Send + Sync + 'static {
+    /// Stores a new run in the status `Planning`, with its first events, or returns the holder of its key.
+    async fn open_run(&self, run: NewRun) -> Result<RunOpened>;
+    /// Makes a change in one transaction; returns the log position of the run's last event. `Error::NotFound` if there
+    /// is no such run. `Error::InvalidState` if the run has ended or has other events than `after_seq` says, if the end
+    /// does not fit the status, or if artifacts exceed the bounds of `runs`.
+    async fn append_run(&self, change: RunChange) -> Result<u64>;
+    async fn run(&self, id: RunId) -> Result<Option<RunRecord>>;
+    /// A page of runs, newest first, without projections.
+    async fn runs(&self, filter: RunFilter) -> Result<Page<RunRecord>>;
+    /// Runs that have not ended, in the order of their ids after `after`, so oldest first.
+    async fn live_runs(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>>;
+    /// Artifacts of a run, in the order of their paths; none if there is no such run.
+    async fn run_artifacts(&self, id: RunId) -> Result<Vec<RunArtifactInfo>>;
+    async fn run_artifact(&self, id: RunId, path: &str) -> Result<Option<RunArtifact>>;
 }
 
 /// Signals of AI tools, and their sessions.
@@ -300,7 +322,8 @@ pub trait Maintenance: Send + Sync + 'static {
     /// Performance metrics; record counts are in `counts`.
     fn meters(&self) -> Arc<Meters>;
     /// Removes expired records in one small step: at most `limit` finished dispatches without a pending delivery,
-    /// with everything that belongs to them, and a few old events that belong to no dispatch.
+    /// with everything that belongs to them, as many ended runs, and a few old events that belong to neither. A run and
+    /// its events are gone for readers at once; its rows go in further steps.
     async fn sweep(&self, now: Timestamp, limit: usize) -> Result<Swept>;
     /// Removes old signals in one small step: at most `limit` that arrived before this time, in the order of arrival;
     /// when none is left, at most `limit` sessions without records whose start and `last_at` are before it.

@@ -12,13 +12,13 @@ use super::record::{
 use super::{Error, Result};
 use forge_base::digest::Digest;
 use forge_base::event::{Event, LogName, NewEvent, kind};
-use forge_base::id::DispatchId;
+use forge_base::id::{DispatchId, RunId};
 
 /// Delivery attempts kept from the beginning, and from the end.
 pub const FIRST_ATTEMPTS: u32 = 5;
 pub const LAST_ATTEMPTS: u32 = 20;
 
-/// Retention of events that belong to no dispatch.
+/// Retention of events that belong to no dispatch and no run.
 pub const UNBOUND_RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 impl Known {
@@ -48,16 +48,50 @@ impl Known {
 impl EventFilter {
     /// True if the filter selects the event.
     pub fn matches(&self, event: &Event) -> bool {
-        self.matches_source(event) && same(&self.kind, Some(&event.kind))
+        self.matches_source(event)
+            && same(&self.task_id, event.task_id.as_deref())
+            && same(&self.kind, Some(&event.kind))
+            && (self.run.is_some() || !repeats_a_dispatch(event))
     }
 
-    /// True if the filter selects events of some type from the dispatch and the adapter of this one.
+    /// True if the filter selects events of some type, and for a run of some task, from the owner and the adapter of
+    /// this one.
     pub fn matches_source(&self, event: &Event) -> bool {
-        (self.dispatch.is_none() || self.dispatch == event.dispatch_id)
+        self.matches_owner(event)
             && same(&self.provider, event.provider.as_deref())
             && same(&self.agent_id, event.agent_id.as_deref())
-            && same(&self.task_id, event.task_id.as_deref())
+            && (is_of_run(event) || same(&self.task_id, event.task_id.as_deref()))
     }
+
+    /// True if the filter selects events of the dispatch or run that this one belongs to.
+    pub fn matches_owner(&self, event: &Event) -> bool {
+        let is_of = |run: RunId| is_of_run(event) && event.run_id == Some(run.to_string());
+        (self.dispatch.is_none() || self.dispatch == event.dispatch_id)
+            && self.run.is_none_or(is_of)
+    }
+
+    /// True if the filter selects events of one owner, which have an index of their own.
+    pub fn has_owner(&self) -> bool {
+        self.dispatch.is_some() || self.run.is_some()
+    }
+}
+
+/// Types of events of a run that repeat what its dispatches have reported.
+const REPEATED: [&str; 4] = [
+    "task.progress",
+    "task.heartbeat",
+    "tool.call",
+    "tool.result",
+];
+
+/// True for an event of a run that the log has already as an event of a dispatch.
+fn repeats_a_dispatch(event: &Event) -> bool {
+    is_of_run(event) && REPEATED.contains(&event.kind.as_str())
+}
+
+/// True for an event that a run owns; that of a dispatch can name a run, too.
+fn is_of_run(event: &Event) -> bool {
+    event.dispatch_id.is_none() && event.run_id.is_some()
 }
 
 fn same(wanted: &Option<String>, value: Option<&str>) -> bool {

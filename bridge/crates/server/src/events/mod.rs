@@ -68,11 +68,11 @@ pub(super) async fn of_all(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let filter = EventFilter {
-        dispatch: None,
         provider: query.text("provider"),
         agent_id: query.text("agentId"),
         task_id: query.text("taskId"),
         kind: query.text("type"),
+        ..EventFilter::default()
     };
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);

@@ -2,6 +2,7 @@
 //! step, including restarts and kills. A failing sequence is shrunk and printed with its seed; `FORGE_MODEL_SEED`
 //! repeats it, `FORGE_MODEL_CASES` and `FORGE_MODEL_STEPS` extend the test.
 
+mod runs;
 mod signals;
 mod step;
 
@@ -13,7 +14,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
 use forge_base::event::kind;
-use forge_base::id::{DeliveryId, DispatchId};
+use forge_base::id::{DeliveryId, DispatchId, RunId};
 use forge_store::contract::Subject as _;
 use forge_store::contract::judgement::charge;
 use forge_store::contract::sample::{
@@ -31,7 +32,7 @@ use forge_store::{Error, Store};
 
 use crate::on_disk::{OnDisk, on_disk};
 
-use step::{Step, step, step_of_signals};
+use step::{Step, step, step_of_runs, step_of_signals};
 
 fn decision(now: i64) -> Decision {
     Decision {
@@ -49,6 +50,7 @@ struct Pair {
     dispatches: Vec<DispatchId>,
     deliveries: Vec<DeliveryId>,
     leases: Vec<Lease>,
+    runs: Vec<RunId>,
     now: i64,
 }
 
@@ -298,6 +300,7 @@ impl Pair {
                 both!(self, store => store.seal_once(&name, vec![value])).unwrap();
                 both!(self, store => store.sealed(&name)).unwrap();
             }
+            Step::Run(step) => self.make_run(step).await,
             Step::Signal(step) => self.make_signal(step).await,
             Step::Restart => {
                 self.model = self.model.restart();
@@ -385,6 +388,7 @@ impl Pair {
                 Ok::<_, Error>((body, payload.trace_id, payload.request, payload.secrets))
             });
         }
+        self.look_at_runs().await;
         self.look_at_signals().await;
         for n in 0..3 {
             both!(self, store => store.by_task(&format!("task-{n}"), 3)).unwrap();
@@ -411,6 +415,11 @@ fn the_store_on_disk_answers_about_signals_as_the_model() {
     answers_as_the_model(12, step_of_signals());
 }
 
+#[test]
+fn the_store_on_disk_answers_about_runs_as_the_model() {
+    answers_as_the_model(12, step_of_runs());
+}
+
 fn answers_as_the_model(cases: u32, step: impl Strategy<Value = Step>) {
     let seed = number("FORGE_MODEL_SEED").unwrap_or_else(rand::random);
     let steps = number("FORGE_MODEL_STEPS").map_or(60, |steps| steps as usize);
@@ -434,14 +443,16 @@ fn answers_as_the_model(cases: u32, step: impl Strategy<Value = Step>) {
     }
 }
 
-/// Repeats `sweep` until nothing is left: a step on disk also ends after a time limit.
-async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> u64 {
-    let mut dispatches = 0;
+/// Repeats `sweep` until nothing is left: a step on disk also ends after a time limit. Returns the numbers of dispatches
+/// and of runs that were removed.
+async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> (u64, u64) {
+    let (mut dispatches, mut runs) = (0, 0);
     loop {
         let swept = store.sweep(at(now), limit).await.unwrap();
         dispatches += swept.dispatches;
+        runs += swept.runs;
         if !swept.more {
-            return dispatches;
+            return (dispatches, runs);
         }
     }
 }
@@ -455,6 +466,7 @@ async fn run(steps: Vec<(Step, i64)>) {
         dispatches: Vec::new(),
         deliveries: Vec::new(),
         leases: Vec::new(),
+        runs: Vec::new(),
         now: 1,
     };
     for (step, passes) in steps {
@@ -462,4 +474,8 @@ async fn run(steps: Vec<(Step, i64)>) {
         pair.make(step).await;
         pair.look().await;
     }
+    let mut problems = pair.disk.problems();
+    // Steps finish dispatches without the delivery that they owe.
+    problems.retain(|problem| !problem.ends_with("a callback have no delivery"));
+    assert_eq!(problems, Vec::<String>::new());
 }

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::runs::{RunStep, run_step};
 use super::signals::{SignalStep, signal_step};
 
 /// Change to make. A number selects an existing item, modulo their count.
@@ -36,6 +37,7 @@ pub(super) enum Step {
     Unbound,
     Sweep(usize),
     Seal(u8, u8),
+    Run(RunStep),
     Signal(SignalStep),
     Restart,
     Kill,
@@ -81,6 +83,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Unbound),
         2 => (1..3usize).prop_map(Step::Sweep),
         1 => (0..2u8, any::<u8>()).prop_map(|(name, value)| Step::Seal(name, value)),
+        3 => run_step().prop_map(Step::Run),
         2 => signal_step().prop_map(Step::Signal),
         1 => Just(Step::Restart),
         1 => Just(Step::Kill),
@@ -94,5 +97,14 @@ pub(super) fn step_of_signals() -> impl Strategy<Value = Step> {
         1 => Just(Step::Unbound),
         1 => Just(Step::Restart),
         1 => Just(Step::Kill),
+    ]
+}
+
+/// Mostly changes of runs, between those of a few dispatches.
+pub(super) fn step_of_runs() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => run_step().prop_map(Step::Run),
+        4 => step(),
+        3 => (1..3usize).prop_map(Step::Sweep),
     ]
 }

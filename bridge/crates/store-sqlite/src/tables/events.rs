@@ -1,27 +1,26 @@
 //! Event log. The events of one write are one row: their positions are `first..=last`, its body a list of `[type,
-//! time, data]`, with the attempt where it differs from the row's. The first events of a dispatch are in `body`, and
-//! the row number of the dispatch is the position of the first of them. The writer assigns positions; none is
-//! assigned twice, because the highest removed position is kept in `meta`.
+//! time, data]`, with the attempt where it differs from the row's, and the task where there is no dispatch. The first
+//! events of a dispatch are in `body`, and the row number of a dispatch or run is the position of its first event. The
+//! writer assigns positions; none is assigned twice, because the highest removed position is kept in `meta`.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, params};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use forge_base::event::{Event, LogName, NewEvent, Written};
+use forge_base::event::{Event, LogName, NewEvent};
 use forge_base::id::DispatchId;
 use forge_store::Result;
-use forge_store::recent_events::{self, PAGE_BYTES};
-use forge_store::record::{EventFilter, EventPage, EventTotals, LogBounds};
+use forge_store::recent_events;
+use forge_store::record::{EventFilter, EventPage, EventTotals, LogBounds, RunEvent};
 use forge_store::roles::EventLog;
 
+use super::Tx;
+use super::event_read::{self, Batch, of_dispatch};
 use super::rows::{self, Current, nanos};
-use super::{Tx, counters};
 use crate::Sqlite;
 use crate::engine::{Length, Urgency};
 
@@ -40,16 +39,15 @@ impl EventLog for Sqlite {
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        // One dispatch has an index of its own, and is not worth holding the events of all others in memory.
-        if filter.dispatch.is_none() {
+        // One dispatch or run has an index of its own, and is not worth holding the events of all others in memory.
+        if !filter.has_owner() {
             let issued = *self.published.newest.borrow();
             let recent = &self.recent_events;
             let mut page = recent.page(filter, after, limit, issued);
             if page.is_none() && issued.saturating_sub(after) <= recent_events::REACH {
                 let _one = recent.filling.lock().await;
                 while let Some(from) = recent.missing(after, issued) {
-                    let all = EventFilter::default();
-                    let page = self.stored_events(&all, from, FILL_EVENTS).await?;
+                    let page = self.stored_events(None, from, FILL_EVENTS).await?;
                     recent.extend(from, issued, page);
                 }
                 page = recent.page(filter, after, limit, issued);
@@ -58,13 +56,16 @@ impl EventLog for Sqlite {
                 return Ok(page);
             }
         }
-        self.stored_events(filter, after, limit).await
+        self.stored_events(Some(filter), after, limit).await
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
-        let (log, sql) = (self.log().clone(), format!("{} DESC LIMIT 1", of_one()));
+        let (log, sql) = (
+            self.log().clone(),
+            format!("{} DESC LIMIT 1", of_dispatch()),
+        );
         let newest = self.one(Length::Long, sql, (0, *id.as_bytes()), move |row| {
-            Batch::read(row, &log)?.events(&log, &EventFilter::default())
+            Batch::read(row, &log)?.events(&log, None)
         });
         Ok(newest.await?.and_then(|mut events| events.pop()))
     }
@@ -81,41 +82,51 @@ impl EventLog for Sqlite {
 const FILL_EVENTS: usize = 256;
 
 impl Sqlite {
-    /// Reads events from the file.
+    /// Reads events from the file, all of them without a filter.
     pub async fn stored_events(
         &self,
-        filter: &EventFilter,
+        filter: Option<&EventFilter>,
         after: u64,
         limit: usize,
     ) -> Result<EventPage> {
-        let (filter, log) = (filter.clone(), self.log().clone());
-        let query = move |connection: &Connection| read(connection, &log, &filter, after, limit);
+        let (filter, log) = (filter.cloned(), self.log().clone());
+        let query = move |connection: &Connection| {
+            event_read::read(connection, &log, filter.as_ref(), after, limit)
+        };
         self.engine.read(Length::Long, query).await
     }
 }
 
 /// Value of `event.provider` for events of no adapter.
-const NO_PROVIDER: &str = "";
+pub(super) const NO_PROVIDER: &str = "";
 
 /// Estimated size of events in a commit, in bytes.
-pub(crate) fn size(events: &[NewEvent]) -> usize {
+pub(crate) fn size<'a>(events: impl IntoIterator<Item = &'a NewEvent>) -> usize {
     let data = |event: &NewEvent| event.data.as_ref().map_or(0, |data| data.get().len());
-    events.iter().map(|event| 64 + data(event)).sum()
+    events.into_iter().map(|event| 64 + data(event)).sum()
 }
 
-/// An event in the body of a row: type, time, data, and the attempt where it differs from the row's.
+/// An event in the body of a row: type, time, data, the attempt where it differs from the row's, and the task where it is
+/// not the dispatch's. One with a task has an attempt.
 #[derive(Serialize, Deserialize)]
-struct Line<'a>(
-    Cow<'a, str>,
-    i64,
-    Option<Cow<'a, RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")] Option<u32>,
+pub(super) struct Line<'a>(
+    pub(super) Cow<'a, str>,
+    pub(super) i64,
+    pub(super) Option<Cow<'a, RawValue>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] pub(super) Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")] pub(super) Option<Cow<'a, str>>,
 );
 
 fn line(event: &NewEvent, attempt: Option<u32>) -> Line<'_> {
     let data = event.data.as_deref().map(Cow::Borrowed);
     let kind = Cow::Borrowed(&*event.kind);
-    Line(kind, nanos(event.timestamp), data, attempt)
+    Line(kind, nanos(event.timestamp), data, attempt, None)
+}
+
+fn line_of_run(of_run: &RunEvent) -> Line<'_> {
+    let Line(kind, at, data, ..) = line(&of_run.event, None);
+    let task = of_run.task_id.as_deref().map(Cow::Borrowed);
+    Line(kind, at, data, Some(of_run.attempt), task)
 }
 
 fn body<'a>(lines: impl Iterator<Item = Line<'a>>) -> rusqlite::Result<String> {
@@ -165,6 +176,30 @@ pub(crate) fn insert(
     Ok(())
 }
 
+/// Appends events of a run, at least one, by its row number and the number of the first one. Returns the position of the
+/// last one. The caller raises `run.events`.
+pub(crate) fn insert_of_run(
+    tx: &mut Tx<'_>,
+    run: u64,
+    seq: u64,
+    events: &[RunEvent],
+) -> rusqlite::Result<u64> {
+    let first = tx.counters.assign_positions(events.len());
+    let last = tx.counters.bounds.issued;
+    tx.execute(
+        "INSERT INTO event (first, last, seq, attempt, provider, body, run) VALUES (?, ?, ?, 0, ?, ?, ?)",
+        params![
+            first,
+            last,
+            seq,
+            NO_PROVIDER,
+            body(events.iter().map(line_of_run))?,
+            run
+        ],
+    )?;
+    Ok(last)
+}
+
 /// Position of the newest event of one dispatch, by its row number.
 pub(crate) fn newest_of(connection: &Connection, seq: i64) -> rusqlite::Result<Option<u64>> {
     let sql = "SELECT coalesce(
@@ -184,147 +219,4 @@ pub(crate) fn totals_with(tx: &Tx<'_>, of: &Current, more: usize) -> rusqlite::R
         count: of.events + more,
         last,
     })
-}
-
-/// Columns of `Batch::read`: of the first events of a dispatch, and of every other row of the log.
-const FIRST: &str =
-    "d.seq AS first, d.seq + d.first_events - 1, 1, 0, coalesce(b.provider, d.provider), b.events,
-       d.id, d.task_id, d.agent_id, d.run_id, d.trace_id";
-const LATER: &str = "e.first AS first, e.last, e.seq, e.attempt, e.provider, e.body,
-       d.id, d.task_id, d.agent_id, d.run_id, d.trace_id";
-
-/// Rows of the log that end at or after `?1`: two streams in their order.
-fn of_all() -> String {
-    format!(
-        "SELECT {FIRST} FROM dispatch d JOIN body b ON b.dispatch = d.seq
-         WHERE d.seq >= coalesce((SELECT max(seq) FROM dispatch WHERE seq <= ?1), 0)
-         UNION ALL
-         SELECT {LATER} FROM event e LEFT JOIN dispatch d ON d.seq = e.dispatch
-         WHERE e.first >= coalesce((SELECT max(first) FROM event WHERE first <= ?1), 0)
-         ORDER BY 1"
-    )
-}
-
-/// The same for one dispatch, `?2`, whose first events come before all others.
-fn of_one() -> String {
-    format!(
-        "SELECT {FIRST} FROM dispatch d JOIN body b ON b.dispatch = d.seq
-         WHERE d.id = ?2 AND d.seq + d.first_events > ?1
-         UNION ALL
-         SELECT {LATER} FROM dispatch d CROSS JOIN event e INDEXED BY event_dispatch ON e.dispatch = d.seq
-         WHERE d.id = ?2
-           AND e.first >= coalesce((SELECT max(first) FROM event WHERE dispatch = d.seq AND first <= ?1), 0)
-         ORDER BY 1"
-    )
-}
-
-fn read(
-    connection: &Connection,
-    log: &LogName,
-    filter: &EventFilter,
-    after: u64,
-    limit: usize,
-) -> rusqlite::Result<EventPage> {
-    // All statements must see the same commit, or the page would claim to have seen more.
-    let transaction = connection.unchecked_transaction()?;
-    let issued = counters::issued(&transaction)?;
-    let sought = i64::try_from(after).unwrap_or(i64::MAX).saturating_add(1);
-    let mut page = EventPage {
-        events: Vec::new(),
-        scanned: after,
-        more: false,
-    };
-    let of = filter.dispatch.as_ref().map(DispatchId::as_bytes);
-    let mut statement = transaction.prepare_cached(&of.map_or_else(of_all, |_| of_one()))?;
-    let mut rows = match of {
-        None => statement.query([sought])?,
-        Some(id) => statement.query(params![sought, id])?,
-    };
-    let (mut looked_at, mut bytes) = (0, 0);
-    while let Some(row) = rows.next()? {
-        let batch = Batch::read(row, log)?;
-        if batch.last <= after {
-            continue;
-        }
-        let mut events = batch.events(log, filter)?.into_iter();
-        for position in batch.first()..=batch.last {
-            let event = events.next();
-            if position <= after {
-                continue;
-            }
-            if looked_at == limit || bytes > PAGE_BYTES {
-                page.more = true;
-                return Ok(page);
-            }
-            looked_at += 1;
-            page.scanned = position;
-            if let Some(event) = event.filter(|event| filter.matches(event)) {
-                bytes += event.data_bytes();
-                page.events.push(Arc::new(event));
-            }
-        }
-    }
-    page.scanned = after.max(issued);
-    Ok(page)
-}
-
-/// One row of the log with the columns of its dispatch.
-struct Batch {
-    /// Common part of its events; number and position are those of the first.
-    common: Event,
-    last: u64,
-    body: String,
-}
-
-impl Batch {
-    fn read(row: &Row<'_>, log: &LogName) -> rusqlite::Result<Self> {
-        let dispatch: Option<[u8; 16]> = row.get(6)?;
-        let provider: String = row.get(4)?;
-        let common = Event {
-            id: log.cursor(row.get(0)?),
-            seq: row.get(2)?,
-            kind: String::new(),
-            task_id: row.get(7)?,
-            agent_id: row.get(8)?,
-            dispatch_id: dispatch.map(DispatchId::from_bytes),
-            provider: Some(provider).filter(|name| name != NO_PROVIDER),
-            timestamp: Timestamp::UNIX_EPOCH,
-            run_id: row.get(9)?,
-            trace_id: row.get(10)?,
-            attempt: row.get(3)?,
-            data: None,
-            written: Written::default(),
-        };
-        Ok(Self {
-            common,
-            last: row.get(1)?,
-            body: row.get(5)?,
-        })
-    }
-
-    fn first(&self) -> u64 {
-        self.common.id.position
-    }
-
-    /// Events of the batch in their order; none, without parsing its body, if none can match.
-    fn events(&self, log: &LogName, filter: &EventFilter) -> rusqlite::Result<Vec<Event>> {
-        if !filter.matches_source(&self.common) {
-            return Ok(Vec::new());
-        }
-        let lines: Vec<Line<'static>> = serde_json::from_str(&self.body).map_err(|error| {
-            let kind = rusqlite::types::Type::Text;
-            rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
-        })?;
-        let events = (0..).zip(lines);
-        let events = events.map(|(place, Line(kind, at, data, attempt))| Event {
-            id: log.cursor(self.first() + place),
-            seq: (self.common.dispatch_id).map_or(0, |_| self.common.seq + place),
-            kind: kind.into_owned(),
-            timestamp: rows::from_nanos(at),
-            attempt: attempt.unwrap_or(self.common.attempt),
-            data: data.map(Cow::into_owned),
-            ..self.common.clone()
-        });
-        Ok(events.collect())
-    }
 }

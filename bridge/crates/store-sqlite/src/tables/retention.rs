@@ -13,7 +13,7 @@ use forge_store::roles::Maintenance;
 use forge_store::{Result, rules};
 
 use super::rows::{self, nanos};
-use super::{Tx, deliver, events, signal_sweep};
+use super::{Tx, deliver, events, run_sweep, signal_sweep};
 use crate::Sqlite;
 use crate::engine::{Failure, Urgency};
 
@@ -81,6 +81,7 @@ fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure
         }
         swept.dispatches += 1;
     }
+    run_sweep::sweep(tx, now, limit, &mut swept)?;
     sweep_unbound(tx, now, limit)?;
     tx.execute(
         "UPDATE meta SET value = ?1 WHERE name = 'removed' AND value < ?1",
@@ -104,6 +105,7 @@ fn sweep_unbound(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<(), Fa
     Ok(())
 }
 
-fn removed(tx: &mut Tx<'_>, last: Option<u64>) {
+/// Notes the position of an event that is removed.
+pub(super) fn removed(tx: &mut Tx<'_>, last: Option<u64>) {
     tx.counters.bounds.removed = tx.counters.bounds.removed.max(last.unwrap_or(0));
 }

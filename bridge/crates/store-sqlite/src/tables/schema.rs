@@ -16,7 +16,7 @@ const APPLICATION_ID: i64 = 0x4667_4253;
 const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
 
 const SCHEMA: &str = include_str!("schema.sql");
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 /// Changes that make a file of each version one of the next, from version 1 on.
 const MIGRATIONS: [&str; VERSION as usize - 1] = [
     "CREATE TABLE decision (
@@ -29,6 +29,7 @@ const MIGRATIONS: [&str; VERSION as usize - 1] = [
      CREATE INDEX decision_approved ON decision (approved, dispatch);
      CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;",
     include_str!("to_version_3.sql"),
+    include_str!("to_version_4.sql"),
 ];
 
 /// Identity of a store, as the file holds it.
@@ -158,9 +159,11 @@ pub(crate) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
 
 #[cfg(test)]
 mod tests {
+    use forge_store::contract::runs::run;
     use forge_store::contract::sample::{accept, task};
     use forge_store::contract::signals::session;
-    use forge_store::roles::{Maintenance as _, Records as _, Signals as _};
+    use forge_store::record::RunOpened;
+    use forge_store::roles::{Maintenance as _, Records as _, Runs as _, Signals as _};
 
     use super::*;
     use crate::Sqlite;
@@ -175,7 +178,7 @@ mod tests {
         let plain = |sql: &str| {
             let lines = sql.lines().map(|line| line.split("--").next().unwrap());
             let words: Vec<_> = lines.flat_map(str::split_whitespace).collect();
-            words.join(" ")
+            words.join(" ").replace(" )", ")")
         };
         let objects = objects.into_iter();
         objects.map(|(name, sql)| (name, plain(&sql))).collect()
@@ -184,9 +187,14 @@ mod tests {
     /// A file of an earlier version as its bridge left it: the present one without what the later ones added.
     #[tokio::test]
     async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
-        let of_2 = "DROP TABLE signal; DROP TABLE signal_session; DROP TABLE signal_intervention;";
+        let of_3 =
+            "DROP TABLE run_body; DROP TABLE run; DROP TABLE run_artifact; DROP TABLE run_removed;
+                    DROP INDEX event_run; ALTER TABLE event DROP COLUMN run;";
+        let signals =
+            "DROP TABLE signal; DROP TABLE signal_session; DROP TABLE signal_intervention;";
+        let of_2 = format!("{of_3} {signals}");
         let of_1 = format!("{of_2} DROP TABLE decision; DROP INDEX dispatch_held;");
-        for (version, changes) in [(1, of_1.as_str()), (2, of_2)] {
+        for (version, changes) in [(1, of_1.as_str()), (2, &of_2), (3, of_3)] {
             let folder = tempfile::tempdir().unwrap();
             let store = open(folder.path());
             let id = accept(&store, task("t")).await;
@@ -209,6 +217,8 @@ mod tests {
                 assert!(store.dispatch(id).await.unwrap().is_some());
                 let new = session(id_of_session);
                 store.open_signal_session(new, Vec::new()).await.unwrap();
+                let opened = store.open_run(run(None)).await.unwrap();
+                assert!(matches!(opened, RunOpened::New));
                 store.close().await;
                 assert_eq!(objects(&file), whole);
             }

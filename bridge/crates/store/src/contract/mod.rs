@@ -13,6 +13,7 @@ pub mod execute;
 pub mod judgement;
 pub mod queue;
 pub mod read;
+pub mod runs;
 pub mod sample;
 pub mod sessions;
 pub mod signals;
@@ -105,6 +106,13 @@ macro_rules! contract_tests {
                 dispatches_are_listed_newest_first_in_pages
                 a_list_of_dispatches_is_filtered deliveries_are_listed_newest_first_and_filtered
                 a_sealed_value_is_written_once what_is_sealed_is_found_and_resealed;
+            runs:
+                a_run_reads_as_it_was_changed a_key_of_a_run_is_used_once
+                events_of_a_run_are_numbered_in_the_log
+                the_whole_log_leaves_out_what_dispatches_report
+                a_refused_change_of_a_run_changes_nothing artifacts_replace_those_of_their_path
+                runs_are_listed_newest_first_and_by_status
+                an_expired_run_goes_with_all_that_it_has;
             sessions:
                 a_session_is_stored_with_its_events a_session_ends_once
                 a_signal_pauses_its_session_and_the_next_resumes_it
@@ -144,6 +152,7 @@ mod tests {
             include_str!("judgement.rs"),
             include_str!("queue.rs"),
             include_str!("read.rs"),
+            include_str!("runs.rs"),
             include_str!("sessions.rs"),
             include_str!("signals.rs"),
         ];

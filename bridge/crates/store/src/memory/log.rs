@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::record::{EventFilter, EventPage, EventTotals};
+use crate::record::{EventFilter, EventPage, EventTotals, RunEvent};
 use forge_base::event::{Event, NewEvent, Written};
 use forge_base::id::DispatchId;
 
 use super::state::State;
 
 pub(super) struct Logged {
-    pub(super) dispatch: Option<u64>,
+    /// Number of its dispatch or run; no two of them have the same.
+    pub(super) owner: Option<u64>,
     pub(super) event: Arc<Event>,
 }
 
@@ -35,18 +36,14 @@ impl State {
                 data: new.data,
                 written: Written::default(),
             };
-            let logged = Logged {
-                dispatch: Some(seq),
-                event: Arc::new(event),
-            };
-            self.events.insert(self.bounds.issued, logged);
+            self.log_event(Some(seq), event);
         }
     }
 
     /// Event totals of a dispatch after `more` further events.
     pub(super) fn totals_with(&self, seq: u64, more: u64) -> EventTotals {
         let mut newest_first = self.events.iter().rev();
-        let own = newest_first.find(|(_, logged)| logged.dispatch == Some(seq));
+        let own = newest_first.find(|(_, logged)| logged.owner == Some(seq));
         EventTotals {
             count: self.dispatches[&seq].events + more,
             last: match more {
@@ -74,12 +71,49 @@ impl State {
                 data: new.data,
                 written: Written::default(),
             };
-            let logged = Logged {
-                dispatch: None,
-                event: Arc::new(event),
-            };
-            self.events.insert(self.bounds.issued, logged);
+            self.log_event(None, event);
         }
+    }
+
+    pub(super) fn log_run(&mut self, seq: u64, events: Vec<RunEvent>) {
+        for RunEvent {
+            task_id,
+            attempt,
+            event: new,
+        } in events
+        {
+            self.bounds.issued += 1;
+            let id = self.log.cursor(self.bounds.issued);
+            let run = self
+                .runs
+                .get_mut(&seq)
+                .expect("the caller has just found it");
+            let record = &mut run.record;
+            record.seq += 1;
+            record.last_position = self.bounds.issued;
+            let event = Event {
+                id,
+                seq: record.seq,
+                kind: new.kind.into_owned(),
+                task_id,
+                agent_id: None,
+                dispatch_id: None,
+                provider: None,
+                timestamp: new.timestamp,
+                run_id: Some(record.id.to_string()),
+                trace_id: Some(record.trace_id.clone()),
+                attempt,
+                data: new.data,
+                written: Written::default(),
+            };
+            self.log_event(Some(seq), event);
+        }
+    }
+
+    fn log_event(&mut self, owner: Option<u64>, event: Event) {
+        let event = Arc::new(event);
+        self.events
+            .insert(self.bounds.issued, Logged { owner, event });
     }
 
     pub(super) fn forget_events(&mut self, gone: impl Fn(&Logged) -> bool) {
@@ -94,13 +128,11 @@ impl State {
     }
 
     pub(super) fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> EventPage {
-        // One dispatch is read by its own index: events of others do not count towards the limit.
+        // One dispatch or run is read by its own index: events of others do not count towards the limit.
         let mut rows = self
             .events
             .range(after.saturating_add(1)..)
-            .filter(|(_, logged)| {
-                filter.dispatch.is_none() || filter.dispatch == logged.event.dispatch_id
-            });
+            .filter(|(_, logged)| filter.matches_owner(&logged.event));
         let looked_at: Vec<_> = rows.by_ref().take(limit).collect();
         let more = rows.next().is_some();
         let scanned = match looked_at.last() {

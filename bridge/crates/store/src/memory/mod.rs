@@ -4,6 +4,7 @@
 mod log;
 mod outbox;
 mod queue;
+mod runs;
 mod seal;
 mod signals;
 mod state;

@@ -19,6 +19,7 @@ use forge_base::id::DispatchId;
 
 use super::log::Logged;
 use super::outbox::Owed;
+use super::runs::KeptRun;
 use super::signals::Counted;
 
 pub(super) struct State {
@@ -33,6 +34,8 @@ pub(super) struct State {
     pub(super) sealed: BTreeMap<String, Vec<u8>>,
     /// By origin.
     pub(super) breakers: BTreeMap<String, OpenBreaker>,
+    /// By the position of their first event, as dispatches.
+    pub(super) runs: BTreeMap<u64, KeptRun>,
     /// In the order of their starts.
     pub(super) signal_sessions: BTreeMap<u64, SignalSession>,
     /// In the order of arrival.
@@ -127,6 +130,7 @@ impl State {
             },
             sealed: BTreeMap::new(),
             breakers: BTreeMap::new(),
+            runs: BTreeMap::new(),
             signal_sessions: BTreeMap::new(),
             signals: BTreeMap::new(),
             forwarded: None,
@@ -326,15 +330,17 @@ impl State {
         for seq in &gone {
             self.dispatches.remove(seq);
             self.deliveries.retain(|_, owed| owed.dispatch != *seq);
-            self.forget_events(|logged| logged.dispatch == Some(*seq));
+            self.forget_events(|logged| logged.owner == Some(*seq));
         }
+        let (runs, more_runs) = self.sweep_runs(now, limit);
         let oldest = now
             .saturating_sub(UNBOUND_RETENTION)
             .unwrap_or(Timestamp::MIN);
-        self.forget_events(|logged| logged.dispatch.is_none() && logged.event.timestamp < oldest);
+        self.forget_events(|logged| logged.owner.is_none() && logged.event.timestamp < oldest);
         Swept {
             dispatches: gone.len() as u64,
-            more,
+            runs,
+            more: more || more_runs,
         }
     }
 }

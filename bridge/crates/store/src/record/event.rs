@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forge_base::event::Event;
-use forge_base::id::DispatchId;
+use forge_base::id::{DispatchId, RunId};
 
 /// Number of events of a dispatch up to its result, and position of the last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,9 +12,12 @@ pub struct EventTotals {
     pub last: u64,
 }
 
+/// Without a `run`, it leaves out those events of runs that repeat events of their dispatches.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     pub dispatch: Option<DispatchId>,
+    /// Selects the events of this run itself, not those of its dispatches.
+    pub run: Option<RunId>,
     pub provider: Option<String>,
     pub agent_id: Option<String>,
     pub task_id: Option<String>,

@@ -5,6 +5,7 @@ mod approval;
 mod content;
 mod delivery;
 mod event;
+mod run;
 mod signal;
 
 use std::time::Duration;
@@ -24,6 +25,10 @@ pub use self::delivery::{
     Replay, Settlement,
 };
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
+pub use self::run::{
+    NewRun, RunArtifact, RunArtifactInfo, RunChange, RunEvent, RunFilter, RunOpened, RunRecord,
+    RunStatus,
+};
 pub use self::signal::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, Judge, Judgement,
     NewSignal, Severity, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
@@ -374,6 +379,7 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
     pub dispatches: u64,
+    pub runs: u64,
     /// Another step would remove more.
     pub more: bool,
 }

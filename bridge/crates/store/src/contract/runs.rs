@@ -1,0 +1,442 @@
+//! Requirements on runs: their events in the log, their changes, and their removal.
+
+use std::time::Duration;
+
+use super::Subject;
+use super::sample::{RETENTION, accept, at, event, raw, task};
+use crate::record::{
+    EventFilter, LogBounds, NewDispatch, NewRun, RunArtifact, RunChange, RunEvent, RunFilter,
+    RunOpened, RunRecord, RunStatus,
+};
+use crate::{Error, Store};
+use forge_base::event::{Event, kind};
+use forge_base::id::RunId;
+
+/// Event of a task in its second attempt.
+pub fn of_task(kind: &'static str, seconds: i64) -> RunEvent {
+    RunEvent {
+        task_id: Some("task".to_owned()),
+        attempt: 2,
+        event: event(kind, seconds),
+    }
+}
+
+/// Run opened at second 0 with two events that belong to no task.
+pub fn run(key: Option<&str>) -> NewRun {
+    let of_run = |kind| RunEvent {
+        task_id: None,
+        attempt: 0,
+        event: event(kind, 0),
+    };
+    NewRun {
+        id: RunId::new(),
+        key: key.map(str::to_owned),
+        fingerprint: [1; 32],
+        trace_id: "trace of the run".to_owned(),
+        created_at: at(0),
+        request: raw(r#"{"repoUrl":"r"}"#),
+        projection: raw(r#"{"n":0}"#),
+        events: vec![of_run("run.created"), of_run("run.status")],
+    }
+}
+
+/// Change of an executing run after this many events, which leaves the rest as it is.
+pub fn change(id: RunId, after_seq: u64, events: Vec<RunEvent>) -> RunChange {
+    RunChange {
+        id,
+        after_seq,
+        events,
+        projection: None,
+        taken_over: None,
+        status: RunStatus::Executing,
+        artifacts: Vec::new(),
+        end: None,
+    }
+}
+
+/// Change that completes a run at this second.
+pub fn end(id: RunId, after_seq: u64, seconds: i64, retention: Duration) -> RunChange {
+    RunChange {
+        status: RunStatus::Completed,
+        end: Some((at(seconds), retention)),
+        ..change(id, after_seq, vec![of_task("run.completed", seconds)])
+    }
+}
+
+pub fn artifact(path: &str, bytes: usize) -> RunArtifact {
+    RunArtifact {
+        path: path.to_owned(),
+        kind: "spec".to_owned(),
+        updated_at: at(3),
+        bytes: vec![7; bytes],
+    }
+}
+
+async fn open(store: &dyn Store, new: NewRun) -> RunId {
+    let id = new.id;
+    let opened = store.open_run(new).await.unwrap();
+    assert!(matches!(opened, RunOpened::New), "{opened:?}");
+    id
+}
+
+async fn append(store: &dyn Store, change: RunChange) -> u64 {
+    store.append_run(change).await.unwrap()
+}
+
+async fn refused(store: &dyn Store, change: RunChange) {
+    let refused = store.append_run(change).await;
+    assert!(
+        matches!(refused, Err(Error::InvalidState(_))),
+        "{refused:?}"
+    );
+}
+
+async fn stored(store: &dyn Store, id: RunId) -> RunRecord {
+    store.run(id).await.unwrap().unwrap()
+}
+
+fn of(run: RunId) -> EventFilter {
+    EventFilter {
+        run: Some(run),
+        ..EventFilter::default()
+    }
+}
+
+async fn events(store: &dyn Store, filter: &EventFilter) -> Vec<Event> {
+    let page = store.events(filter, 0, 1000).await.unwrap();
+    assert!(!page.more);
+    let events = page.events.iter();
+    events.map(|event| Event::clone(event)).collect()
+}
+
+fn positions(events: &[Event]) -> Vec<u64> {
+    events.iter().map(|event| event.id.position).collect()
+}
+
+pub async fn a_run_reads_as_it_was_changed(subject: impl Subject) {
+    let store = subject.open().await;
+    let id = open(&*store, run(None)).await;
+    let new = stored(&*store, id).await;
+    assert_eq!((new.id, new.status), (id, RunStatus::Planning));
+    assert_eq!((new.seq, new.last_position), (2, 2));
+    assert_eq!((new.created_at, new.ended_at), (at(0), None));
+    assert_eq!(new.trace_id, "trace of the run");
+    assert_eq!(new.request.get(), r#"{"repoUrl":"r"}"#);
+    assert_eq!(new.projection.get(), r#"{"n":0}"#);
+    assert!(new.taken_over.is_none());
+
+    let first = RunChange {
+        projection: Some(raw(r#"{"n":1}"#)),
+        taken_over: Some(raw("[3]")),
+        ..change(id, 2, vec![of_task("task.status", 1)])
+    };
+    assert_eq!(append(&*store, first).await, 3);
+    // Without events, and with nothing but a status.
+    let paused = RunChange {
+        status: RunStatus::Paused,
+        ..change(id, 3, Vec::new())
+    };
+    assert_eq!(append(&*store, paused).await, 3);
+    let store = subject.open().await;
+    let run = stored(&*store, id).await;
+    assert_eq!((run.status, run.seq), (RunStatus::Paused, 3));
+    assert_eq!(run.projection.get(), r#"{"n":1}"#);
+    assert_eq!(run.taken_over.unwrap().get(), "[3]");
+
+    assert_eq!(append(&*store, end(id, 3, 4, RETENTION)).await, 4);
+    let ended = stored(&*store, id).await;
+    assert_eq!(ended.status, RunStatus::Completed);
+    assert_eq!(ended.ended_at, Some(at(4)));
+    assert!(store.run(RunId::new()).await.unwrap().is_none());
+}
+
+pub async fn a_key_of_a_run_is_used_once(subject: impl Subject) {
+    let store = subject.open().await;
+    let id = open(&*store, run(Some("key"))).await;
+    for other in [None, None, Some("other")] {
+        open(&*store, run(other)).await;
+    }
+    let bounds = store.log_bounds();
+    let again = store.open_run(run(Some("key"))).await.unwrap();
+    assert!(matches!(again, RunOpened::Known(known) if known.id == id && known.seq == 2));
+    let different = NewRun {
+        fingerprint: [2; 32],
+        ..run(Some("key"))
+    };
+    let conflict = store.open_run(different).await.unwrap();
+    assert!(matches!(conflict, RunOpened::Conflict(holder) if holder == id));
+    let silent = NewRun {
+        events: Vec::new(),
+        ..run(None)
+    };
+    let refused = store.open_run(silent).await;
+    assert!(matches!(refused, Err(Error::InvalidState(_))));
+    assert_eq!(store.log_bounds(), bounds);
+}
+
+pub async fn events_of_a_run_are_numbered_in_the_log(subject: impl Subject) {
+    let store = subject.open().await;
+    let id = open(&*store, run(None)).await;
+    // A dispatch of the run, and another run.
+    let dispatch = NewDispatch {
+        run_id: Some(id.to_string()),
+        ..task("task")
+    };
+    accept(&*store, dispatch).await;
+    let other = open(&*store, run(None)).await;
+    let of_both = vec![of_task("task.status", 1), of_task("task.progress", 2)];
+    append(&*store, change(id, 2, of_both)).await;
+    let store = subject.open().await;
+    let started = vec![of_task("tool.call", 3)];
+    append(&*store, change(id, 4, started)).await;
+
+    let own = events(&*store, &of(id)).await;
+    assert_eq!(positions(&own), [1, 2, 7, 8, 9]);
+    for (seq, event) in (1..).zip(&own) {
+        assert_eq!(event.seq, seq);
+        assert!(event.dispatch_id.is_none());
+        assert!(event.agent_id.is_none() && event.provider.is_none());
+        assert_eq!(event.run_id, Some(id.to_string()));
+        assert_eq!(event.trace_id.as_deref(), Some("trace of the run"));
+        let page = store.events(&of(id), event.id.position, 2).await.unwrap();
+        let found = page.events.iter().map(|event| event.seq);
+        let later = seq + 1..=5;
+        assert_eq!(page.more, later.clone().count() > 2);
+        assert!(found.eq(later.take(2)));
+    }
+    let of_task: Vec<_> = own
+        .iter()
+        .map(|one| (one.task_id.as_deref(), one.attempt))
+        .collect();
+    assert_eq!(
+        of_task,
+        [
+            (None, 0),
+            (None, 0),
+            (Some("task"), 2),
+            (Some("task"), 2),
+            (Some("task"), 2)
+        ]
+    );
+    assert_eq!((&*own[2].kind, own[2].timestamp), ("task.status", at(1)));
+    assert_eq!(own[2].data.as_ref().unwrap().get(), r#"{"at":1}"#);
+    assert_eq!(events(&*store, &of(other)).await.len(), 2);
+}
+
+pub async fn the_whole_log_leaves_out_what_dispatches_report(subject: impl Subject) {
+    let store = subject.open().await;
+    let id = open(&*store, run(None)).await;
+    accept(&*store, task("task")).await;
+    let kinds = [
+        "task.progress",
+        "task.heartbeat",
+        "tool.call",
+        "tool.result",
+        "task.status",
+    ];
+    let all = kinds.map(|kind| of_task(kind, 1));
+    append(&*store, change(id, 2, all.to_vec())).await;
+    store
+        .append_unbound("echo", vec![event("tool.call", 1)])
+        .await
+        .unwrap();
+    let by_task = EventFilter {
+        task_id: Some("task".to_owned()),
+        ..EventFilter::default()
+    };
+    let by_kind = EventFilter {
+        kind: Some("tool.call".to_owned()),
+        ..EventFilter::default()
+    };
+    let of_kind = EventFilter {
+        kind: by_kind.kind.clone(),
+        ..of(id)
+    };
+    for (filter, expected) in [
+        (EventFilter::default(), vec![1, 2, 3, 4, 9, 10]),
+        (by_task, vec![3, 4, 9]),
+        (by_kind, vec![10]),
+        (of_kind, vec![7]),
+        (of(id), vec![1, 2, 5, 6, 7, 8, 9]),
+    ] {
+        let found = events(&*store, &filter).await;
+        assert_eq!(positions(&found), expected, "{filter:?}");
+    }
+    let last = &events(&*store, &EventFilter::default()).await[3];
+    assert_eq!((last.seq, &*last.kind), (2, kind::QUEUED));
+}
+
+pub async fn a_refused_change_of_a_run_changes_nothing(subject: impl Subject) {
+    let store = subject.open().await;
+    let id = open(&*store, run(None)).await;
+    let read = async || {
+        (
+            format!("{:?}", stored(&*store, id).await),
+            store.log_bounds(),
+        )
+    };
+    let whole = RunChange {
+        projection: Some(raw("[]")),
+        taken_over: Some(raw("[]")),
+        artifacts: vec![artifact("a", 1)],
+        ..change(id, 2, vec![of_task("task.status", 1)])
+    };
+    let before = read().await;
+    let faults: [fn(&mut RunChange); 5] = [
+        |change| change.after_seq = 1,
+        |change| change.after_seq = 3,
+        |change| change.status = RunStatus::Failed,
+        |change| change.end = Some((at(1), RETENTION)),
+        |change| change.artifacts.push(artifact("large", (1 << 20) + 1)),
+    ];
+    for fault in faults {
+        let mut faulty = whole.clone();
+        fault(&mut faulty);
+        refused(&*store, faulty).await;
+    }
+    let unknown = store.append_run(change(RunId::new(), 0, Vec::new())).await;
+    assert!(matches!(unknown, Err(Error::NotFound)), "{unknown:?}");
+    assert!(store.run_artifacts(id).await.unwrap().is_empty());
+    assert_eq!(read().await, before);
+
+    append(&*store, whole).await;
+    append(&*store, end(id, 3, 2, RETENTION)).await;
+    refused(&*store, change(id, 4, Vec::new())).await;
+    refused(&*store, end(id, 4, 3, RETENTION)).await;
+    assert_eq!(stored(&*store, id).await.ended_at, Some(at(2)));
+}
+
+pub async fn artifacts_replace_those_of_their_path(subject: impl Subject) {
+    let store = subject.open().await;
+    let id = open(&*store, run(None)).await;
+    let other = open(&*store, run(None)).await;
+    let with = |artifacts| RunChange {
+        artifacts,
+        ..change(id, 2, Vec::new())
+    };
+    let sizes = [("b/c", 1 << 20), ("a", 1), ("a", 2), ("empty", 0)];
+    let first = sizes.map(|(path, size)| artifact(path, size));
+    append(&*store, with(first.to_vec())).await;
+    let newer = RunArtifact {
+        kind: "walkthrough".to_owned(),
+        updated_at: at(9),
+        ..artifact("b/c", 3)
+    };
+    append(&*store, with(vec![newer.clone()])).await;
+    let store = subject.open().await;
+    let infos = store.run_artifacts(id).await.unwrap();
+    let sizes: Vec<_> = infos.iter().map(|info| (&*info.path, info.size)).collect();
+    assert_eq!(sizes, [("a", 2), ("b/c", 3), ("empty", 0)]);
+    assert_eq!((&infos[1].kind, infos[1].updated_at), (&newer.kind, at(9)));
+    for (run, path, expected) in [
+        (id, "b/c", Some(newer.clone())),
+        (id, "empty", Some(artifact("empty", 0))),
+        (id, "b", None),
+        (other, "a", None),
+        (RunId::new(), "a", None),
+    ] {
+        let found = store.run_artifact(run, path).await.unwrap();
+        assert_eq!(found, expected, "{path}");
+    }
+    assert!(store.run_artifacts(RunId::new()).await.unwrap().is_empty());
+}
+
+pub async fn runs_are_listed_newest_first_and_by_status(subject: impl Subject) {
+    let store = subject.open().await;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(open(&*store, run(None)).await);
+    }
+    for id in [ids[0], ids[3]] {
+        append(&*store, end(id, 2, 1, RETENTION)).await;
+    }
+    append(&*store, change(ids[1], 2, Vec::new())).await;
+    let list = async |status, limit| {
+        let (mut before, mut pages) = (None, Vec::new());
+        loop {
+            let filter = RunFilter {
+                status,
+                before,
+                limit,
+            };
+            let page = store.runs(filter).await.unwrap();
+            for run in &page.items {
+                assert_eq!(run.projection.get(), "null");
+                assert_eq!(run.request.get(), r#"{"repoUrl":"r"}"#);
+            }
+            pages.push(page.items.iter().map(|run| run.id).collect::<Vec<_>>());
+            before = page.next;
+            if before.is_none() {
+                return pages;
+            }
+        }
+    };
+    let newest_first: Vec<_> = ids.iter().rev().copied().collect();
+    assert_eq!(list(None, 5).await, std::slice::from_ref(&newest_first));
+    assert_eq!(list(None, 2).await.concat(), newest_first);
+    assert_eq!(list(None, 2).await.len(), 3);
+    for (status, expected) in [
+        (RunStatus::Completed, vec![ids[3], ids[0]]),
+        (RunStatus::Executing, vec![ids[1]]),
+        (RunStatus::Planning, vec![ids[4], ids[2]]),
+        (RunStatus::Paused, vec![]),
+    ] {
+        assert_eq!(list(Some(status), 1).await.concat(), expected);
+    }
+    let live = [ids[1], ids[2], ids[4]];
+    assert_eq!(store.live_runs(None, 10).await.unwrap(), live);
+    assert_eq!(store.live_runs(None, 2).await.unwrap(), live[..2]);
+    assert_eq!(store.live_runs(Some(ids[1]), 10).await.unwrap(), live[1..]);
+    assert_eq!(store.live_runs(Some(ids[3]), 10).await.unwrap(), live[2..]);
+}
+
+pub async fn an_expired_run_goes_with_all_that_it_has(subject: impl Subject) {
+    let store = subject.open().await;
+    let stays = open(&*store, run(None)).await;
+    let goes = open(&*store, run(Some("key"))).await;
+    let with = RunChange {
+        artifacts: (0..9)
+            .map(|number| artifact(&number.to_string(), 1))
+            .collect(),
+        ..change(goes, 2, vec![of_task("task.status", 1)])
+    };
+    append(&*store, with).await;
+    append(&*store, end(goes, 3, 2, RETENTION)).await;
+    append(&*store, end(stays, 2, 3, RETENTION)).await;
+    let swept = store.sweep(at(1) + RETENTION, 10).await.unwrap();
+    assert_eq!((swept.runs, swept.more), (0, false));
+
+    let mut swept = store.sweep(at(2) + RETENTION, 10).await.unwrap();
+    assert_eq!((swept.runs, swept.dispatches), (1, 0));
+    // From the first step on, however many it takes.
+    let expected = LogBounds {
+        issued: 7,
+        removed: 6,
+    };
+    loop {
+        assert!(store.run(goes).await.unwrap().is_none());
+        assert!(store.run_artifacts(goes).await.unwrap().is_empty());
+        assert!(events(&*store, &of(goes)).await.is_empty());
+        let all = events(&*store, &EventFilter::default()).await;
+        assert_eq!(positions(&all), [1, 2, 7]);
+        let filter = RunFilter {
+            limit: 10,
+            ..RunFilter::default()
+        };
+        assert_eq!(store.runs(filter).await.unwrap().items.len(), 1);
+        assert_eq!(store.log_bounds(), expected);
+        if !swept.more {
+            break;
+        }
+        swept = store.sweep(at(2) + RETENTION, 10).await.unwrap();
+        assert_eq!(swept.runs, 0);
+    }
+    let store = subject.open().await;
+    assert_eq!(store.log_bounds(), expected);
+    assert!(store.run(goes).await.unwrap().is_none());
+    assert_eq!(stored(&*store, stays).await.seq, 3);
+    let again = store.append_run(change(goes, 4, Vec::new())).await;
+    assert!(matches!(again, Err(Error::NotFound)), "{again:?}");
+    // The key is free again.
+    open(&*store, run(Some("key"))).await;
+}
