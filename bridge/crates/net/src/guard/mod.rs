@@ -1,6 +1,8 @@
 //! SSRF guard: the bridge calls only the public internet and what a setting such as `callback.allow` permits. Pure rules on URLs and
 //! addresses; the resolver applies them to every address of a name.
 
+mod pin;
+
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
