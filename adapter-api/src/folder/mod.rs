@@ -8,7 +8,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{CWD, Mode, OFlags, fstat, mkdirat, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, mkdirat, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
@@ -107,6 +107,19 @@ impl Folder {
         let mut file = regular(openat(&above, name, flags, file_mode)?.into())?;
         file.set_len(0)?;
         file.write_all(content)
+    }
+
+    /// Removes a file, or a link itself. `file` is relative, without `..`. Fails if a folder above it is a symbolic link.
+    pub fn remove_below(&self, file: &Path) -> io::Result<()> {
+        let file = plain(file)?;
+        let name = file.file_name().ok_or_else(not_plain)?;
+        let above = match file.parent() {
+            Some(above) if !above.as_os_str().is_empty() => {
+                open_at(&self.descriptor, above, FOLDER)?
+            }
+            Some(_) | None => self.descriptor.try_clone()?,
+        };
+        Ok(unlinkat(above, name, AtFlags::empty())?)
     }
 
     /// Opens the folder at this plain path, and creates what is missing.

@@ -119,6 +119,30 @@ fn files_are_written_without_leaving_the_folder() {
 }
 
 #[test]
+fn files_are_removed_without_leaving_the_folder() {
+    let place = Place::new();
+    let remove = |path: &str| place.folder.remove_below(Path::new(path));
+    for path in ["output.md", "./sub/x", "link", "hard"] {
+        remove(path).unwrap();
+        let found = fs::symlink_metadata(place.folder.path().join(path));
+        assert!(found.is_err(), "{path}");
+    }
+    for path in [
+        "up/secret",
+        "../secret",
+        "/etc/hostname",
+        "sub",
+        "absent",
+        "magic/etc/hostname",
+        ".",
+        "",
+    ] {
+        assert!(remove(path).is_err(), "{path}");
+    }
+    assert_eq!(place.secret(), "secret");
+}
+
+#[test]
 fn new_files_are_no_more_accessible_than_their_folder() {
     let place = Place::new();
     let mode = |path: &str| {
