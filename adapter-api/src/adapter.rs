@@ -2,8 +2,11 @@
 
 use async_trait::async_trait;
 
+use crate::json::unsupported;
 use crate::manage::{AgentManager, Interface, RuntimeManager, SkillManager, SystemManager};
-use crate::{Config, Events, ExecutionRequest, ExecutionResult, Health, Host, Profile, Result};
+use crate::{
+    Config, Events, ExecutionRequest, ExecutionResult, Health, Host, Profile, Result, SteerRequest,
+};
 
 /// Connects one execution runtime to the bridge. It accepts a request, runs it there and returns a result;
 /// the bridge does the rest.
@@ -57,6 +60,14 @@ pub trait ExecutionAdapter: Sized + Send + Sync + 'static {
     /// with the code `cancelled`; if it does not, the bridge drops it. [`Running`](crate::Running) does the
     /// bookkeeping.
     async fn cancel(&self, task_handle: &str) -> Result<bool>;
+
+    /// Passes a further user message to a running execution, for its model to see before the execution ends. Returns
+    /// true when the runtime has the message, false when no such execution runs (or none that still takes messages).
+    /// Default: the error `unsupported_op`, for runtimes that take no message while they work.
+    /// [`Running::steer`](crate::Running::steer) does the bookkeeping.
+    async fn steer(&self, _request: SteerRequest) -> Result<bool> {
+        Err(unsupported("steer"))
+    }
 
     /// Starts sending events that belong to no execution, such as the runtime's own health. Called once the
     /// bridge listens. Must return at once; run the relay as a task of the adapter.

@@ -35,7 +35,7 @@ pub use error::AdapterError;
 pub use event::AdapterEvent;
 pub use events::{Events, Sent};
 pub use host::{Host, User};
-pub use instance::{CancelAnswer, CancelRequest};
+pub use instance::{CancelAnswer, CancelRequest, SteerAnswer, SteerRequest};
 pub use listeners::{EventListeners, ListenerId};
 pub use options::ModelOptions;
 pub use profile::{
@@ -43,7 +43,7 @@ pub use profile::{
 };
 pub use request::ExecutionRequest;
 pub use result::{ExecutionResult, Status, Usage};
-pub use running::{Run, Running};
+pub use running::{Messages, Run, Running};
 pub use trace::traceparent;
 
 pub use async_trait::async_trait;

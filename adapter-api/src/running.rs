@@ -1,15 +1,18 @@
-//! Registry of an adapter's running executions, by the handle passed to `cancel`.
+//! Registry of an adapter's running executions: by the handle passed to `cancel`, and by the id passed to `steer`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
+
+use crate::SteerRequest;
 
 /// Interval between two counts in [`Running::drain`].
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 
-/// Running executions, for `cancel` and `shutdown`. Clones share the set.
+/// Running executions, for `cancel`, `steer` and `shutdown`. Clones share the set.
 ///
 /// Register an execution with [`Running::start`], keep the [`Run`] while it lasts, and await
 /// [`Run::cancelled`] beside the work.
@@ -20,8 +23,23 @@ pub struct Running(Arc<Mutex<Set>>);
 struct Set {
     /// Number of the last started execution.
     last: u64,
-    runs: BTreeMap<u64, (String, CancellationToken)>,
+    runs: BTreeMap<u64, Entry>,
 }
+
+struct Entry {
+    handle: String,
+    token: CancellationToken,
+    /// Execution id and inbox of a run that takes messages.
+    inbox: Option<(String, mpsc::Sender<Message>)>,
+}
+
+struct Message {
+    text: String,
+    taken: oneshot::Sender<()>,
+}
+
+/// The messages that an execution is steered with, in their order.
+pub struct Messages(mpsc::Receiver<Message>);
 
 /// A running execution; removed from the set when dropped.
 pub struct Run {
@@ -37,8 +55,12 @@ impl Running {
         let mut set = self.set();
         set.last += 1;
         let number = set.last;
-        set.runs
-            .insert(number, (task_handle.to_owned(), token.clone()));
+        let entry = Entry {
+            handle: task_handle.to_owned(),
+            token: token.clone(),
+            inbox: None,
+        };
+        set.runs.insert(number, entry);
         drop(set);
         Run {
             running: self.clone(),
@@ -50,6 +72,24 @@ impl Running {
     /// Cancels the executions of this task; false if none was running or all were already cancelled.
     pub fn cancel(&self, task_handle: &str) -> bool {
         self.cancel_where(|handle| handle == task_handle)
+    }
+
+    /// Passes a message to the execution that takes messages under this id, and waits until it has taken it. False if
+    /// there is no such execution, or it ended before.
+    pub async fn steer(&self, request: SteerRequest) -> bool {
+        let inbox = {
+            let set = self.set();
+            let mut inboxes = set.runs.values().filter_map(|entry| entry.inbox.as_ref());
+            inboxes
+                .find(|(id, _)| *id == request.execution_id)
+                .map(|(_, inbox)| inbox.clone())
+        };
+        let Some(inbox) = inbox else {
+            return false;
+        };
+        let (taken, is_taken) = oneshot::channel();
+        let text = request.message;
+        inbox.send(Message { text, taken }).await.is_ok() && is_taken.await.is_ok()
     }
 
     /// Cancels all executions; false if none was running or all were already cancelled.
@@ -87,8 +127,8 @@ impl Running {
             .set()
             .runs
             .values()
-            .filter(|(handle, token)| matches(handle) && !token.is_cancelled())
-            .map(|(_, token)| token.clone())
+            .filter(|entry| matches(&entry.handle) && !entry.token.is_cancelled())
+            .map(|entry| entry.token.clone())
             .collect();
         for token in &tokens {
             token.cancel();
@@ -103,9 +143,32 @@ impl Run {
         self.token.cancelled().await;
     }
 
+    /// Takes messages under this execution id, for [`Running::steer`], until the returned inbox or this run is dropped.
+    pub fn messages(&self, execution_id: &str) -> Messages {
+        // One: a message is taken when the execution is ready for it, so further senders wait.
+        let (inbox, messages) = mpsc::channel(1);
+        if let Some(entry) = self.running.set().runs.get_mut(&self.number) {
+            entry.inbox = Some((execution_id.to_owned(), inbox));
+        }
+        Messages(messages)
+    }
+
     /// True if this execution was cancelled.
     pub fn is_cancelled(&self) -> bool {
         self.token.is_cancelled()
+    }
+}
+
+impl Messages {
+    /// Takes the next message; waits for ever if none comes. Safe to drop: a message is either returned or left. One
+    /// whose sender no longer waits is skipped.
+    pub async fn next(&mut self) -> String {
+        while let Some(Message { text, taken }) = self.0.recv().await {
+            if taken.send(()).is_ok() {
+                return text;
+            }
+        }
+        std::future::pending().await
     }
 }
 
@@ -135,6 +198,50 @@ mod tests {
         assert!(running.cancel_all());
         drop(second);
         assert_eq!(running.count(), 0);
+    }
+
+    fn message(execution_id: &str, message: &str) -> SteerRequest {
+        SteerRequest {
+            execution_id: execution_id.to_owned(),
+            task_id: "task-1".to_owned(),
+            message: message.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_message_reaches_the_execution_with_its_id_only() {
+        let running = Running::default();
+        let (first, second) = (running.start("task-1"), running.start("task-1"));
+        assert!(!running.steer(message("dsp_1/1", "early")).await);
+        let mut inbox = first.messages("dsp_1/1");
+        let mut other = second.messages("dsp_1/2");
+        assert!(!running.steer(message("dsp_2/1", "unknown")).await);
+        let (steered, taken) =
+            tokio::join!(running.steer(message("dsp_1/1", "wrap up")), inbox.next());
+        assert!(steered);
+        assert_eq!(taken, "wrap up");
+        assert!(other.0.try_recv().is_err(), "the other one has no message");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_message_that_is_not_taken_is_reported_and_withdrawn() {
+        let running = Running::default();
+        let run = running.start("task-1");
+        let mut inbox = run.messages("dsp_1/1");
+        let second = Duration::from_secs(1);
+        let given_up = tokio::time::timeout(second, running.steer(message("dsp_1/1", "old")));
+        given_up.await.unwrap_err();
+        let (steered, taken) = tokio::join!(running.steer(message("dsp_1/1", "new")), inbox.next());
+        assert!(steered);
+        assert_eq!(taken, "new");
+        let ended = async {
+            tokio::time::sleep(second).await;
+            drop(inbox);
+        };
+        let (steered, ()) = tokio::join!(running.steer(message("dsp_1/1", "late")), ended);
+        assert!(!steered);
+        drop(run);
+        assert!(!running.steer(message("dsp_1/1", "later")).await);
     }
 
     #[tokio::test(start_paused = true)]

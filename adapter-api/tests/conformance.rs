@@ -8,8 +8,8 @@ use forge_adapter_api::conformance::{self, Options, Outcome, Report};
 use forge_adapter_api::manage::{Interface, Model, SystemManager};
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Config, CostTier, Events, ExecutionAdapter, ExecutionRequest,
-    ExecutionResult, Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running, Usage,
-    async_trait,
+    ExecutionResult, Health, Host, LatencyProfile, OutputStrategy, Profile, Result, Running,
+    SteerRequest, Usage, async_trait,
 };
 use serde_json::json;
 
@@ -30,6 +30,8 @@ const REPEATS_ITS_KEY: u8 = 11;
 const WITHDRAWS_ANOTHER: u8 = 12;
 const KEEPS_WITHDRAWN: u8 = 13;
 const DROPS_FILES: u8 = 14;
+const STEERS_ALL: u8 = 15;
+const LOSES_MESSAGES: u8 = 16;
 
 struct Subject<const FLAW: u8>(Running);
 
@@ -79,6 +81,13 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
                 run.cancelled().await;
                 return Err(AdapterError::cancelled());
             }
+            "steer" => {
+                let message = run.messages(&request.execution_id).next().await;
+                return Ok(ExecutionResult::ok(match FLAW {
+                    LOSES_MESSAGES => "done",
+                    _ => &message,
+                }));
+            }
             "fail" if FLAW == NO_REASONS => return Ok(ExecutionResult::error("", "")),
             "fail" if FLAW == REPEATS_ITS_KEY => {
                 return Err(AdapterError::new("broken", format!("the key is {KEY}")));
@@ -121,6 +130,10 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
 
     async fn cancel(&self, task_handle: &str) -> Result<bool> {
         Ok(FLAW != CANNOT_CANCEL && self.0.cancel(task_handle))
+    }
+
+    async fn steer(&self, request: SteerRequest) -> Result<bool> {
+        Ok(FLAW == STEERS_ALL || self.0.steer(request).await)
     }
 
     fn system(&self) -> Option<&dyn SystemManager> {
@@ -171,6 +184,7 @@ fn report<const FLAW: u8>() -> Report {
         retry_after: Some(Duration::from_secs(7)),
         retracting: Some(ExecutionRequest::sample("retract")),
         attaching: Some(ExecutionRequest::sample("files")),
+        steerable: Some(ExecutionRequest::sample("steer")),
         patience: Duration::from_secs(if FLAW == SOUND { 10 } else { 2 }),
         ..Options::default()
     })
@@ -225,6 +239,8 @@ fn each_flaw_is_found_where_it_is() {
         (report::<REPEATS_ITS_KEY>(), "redaction", "repeat a secret"),
         (report::<WITHDRAWS_ANOTHER>(), "retraction", "\"m-7\""),
         (report::<KEEPS_WITHDRAWN>(), "retraction", "never mind"),
+        (report::<STEERS_ALL>(), "steering", "does not exist"),
+        (report::<LOSES_MESSAGES>(), "steering", "not in the output"),
         (report::<DROPS_FILES>(), "attachments", "application/pdf"),
     ];
     for (report, area, words) in &table {

@@ -6,9 +6,15 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::Outcome;
-use super::bench::{Bench, Subject, bytes, ensure, failed, unchecked};
+use super::bench::{Bench, Subject, bytes, ensure, failed, unchecked, unique};
 use super::recorder::Ending;
-use crate::{CancelAnswer, ExecutionRequest, ExecutionResult, Health, HealthStatus, Profile};
+use crate::{
+    CancelAnswer, ExecutionRequest, ExecutionResult, Health, HealthStatus, Profile, SteerAnswer,
+    SteerRequest,
+};
+
+/// The message of the checks of steering.
+const STEERING: &str = "steered by the conformance checks";
 
 pub(super) fn capabilities(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.ready()?;
@@ -75,6 +81,42 @@ pub(super) fn cancel_active(bench: &Bench) -> Result<(), Outcome> {
     subject.faultless()
 }
 
+pub(super) fn steer_unknown(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    let steered = steer(&subject, &unique(&bench.options.request))?;
+    ensure(steered != Some(true), || {
+        "true for an execution that does not exist".to_owned()
+    })?;
+    subject.faultless()
+}
+
+pub(super) fn steer_active(bench: &Bench) -> Result<(), Outcome> {
+    let subject = bench.ready()?;
+    if steer(&subject, &unique(&bench.options.request))?.is_none() {
+        return unchecked("steer is not supported");
+    }
+    let Some(request) = &bench.options.steerable else {
+        return unchecked("Options::steerable is not set");
+    };
+    let request = unique(request);
+    let call = subject.start("execute", bytes(&request))?;
+    // It takes messages once it is far enough.
+    let deadline = Instant::now() + subject.patience();
+    while steer(&subject, &request)? != Some(true) {
+        ensure(Instant::now() < deadline, || {
+            "false for an execution that runs".to_owned()
+        })?;
+    }
+    let output = subject.success(call)?.output.unwrap_or_default();
+    ensure(output.contains(STEERING), || {
+        format!("{STEERING:?} is not in the output {output:?}")
+    })?;
+    ensure(steer(&subject, &request)? == Some(false), || {
+        "true again after the execution has ended".to_owned()
+    })?;
+    subject.faultless()
+}
+
 pub(super) fn shutdown(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.ready()?;
     if let Some(slow) = &bench.options.slow {
@@ -132,6 +174,24 @@ fn cancel(subject: &Subject<'_>, task_id: &str) -> Result<bool, Outcome> {
     let request = json!({"executionId": "", "taskId": task_id});
     let CancelAnswer { cancelled } = subject.ask("cancel", &request)?;
     Ok(cancelled)
+}
+
+/// Steers the execution of this request; `None` if the adapter does not support it.
+fn steer(subject: &Subject<'_>, request: &ExecutionRequest) -> Result<Option<bool>, Outcome> {
+    let arguments = SteerRequest {
+        execution_id: request.execution_id.clone(),
+        task_id: request.task_id.clone(),
+        message: STEERING.to_owned(),
+    };
+    let call = subject.start("steer", bytes(&arguments))?;
+    match subject.answer("steer", call)? {
+        Ok(answer) => match serde_json::from_slice(&answer) {
+            Ok(SteerAnswer { steered }) => Ok(Some(steered)),
+            Err(error) => failed(format!("steer: {error}")),
+        },
+        Err(error) if error.code == "unsupported_op" => Ok(None),
+        Err(error) => failed(format!("steer: {}: {error}", error.code)),
+    }
 }
 
 /// Cancels repeatedly until the adapter knows the task, because the execution might not be registered yet.

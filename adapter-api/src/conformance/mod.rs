@@ -61,6 +61,9 @@ pub struct Options {
     pub retracting: Option<ExecutionRequest>,
     /// A request that is answered with the media types of its attachments, as the runtime received them.
     pub attaching: Option<ExecutionRequest>,
+    /// A request that is still running when a message steers it, and then ends within `patience` with the message in its
+    /// output.
+    pub steerable: Option<ExecutionRequest>,
     /// Time limit of every single wait. Default: 10 s.
     pub patience: Duration,
 }
@@ -79,6 +82,7 @@ impl Default for Options {
             retry_after: None,
             retracting: None,
             attaching: None,
+            steerable: None,
             patience: Duration::from_secs(10),
         }
     }
@@ -203,6 +207,16 @@ const CHECKS: &[(&str, &str, Check)] = &[
         "cancellation",
         "true for an active task, which ends as cancelled",
         living::cancel_active,
+    ),
+    (
+        "steering",
+        "false for an unknown execution, or unsupported_op",
+        living::steer_unknown,
+    ),
+    (
+        "steering",
+        "a message reaches the running execution when steer is supported",
+        living::steer_active,
     ),
     (
         "shutdown",

@@ -60,6 +60,25 @@ pub struct CancelAnswer {
     pub cancelled: bool,
 }
 
+/// The arguments of the op `steer`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SteerRequest {
+    /// Id of the execution that receives the message.
+    pub execution_id: String,
+    /// The request's `taskId`.
+    pub task_id: String,
+    /// The message.
+    pub message: String,
+}
+
+/// The answer of the op `steer`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SteerAnswer {
+    /// True if the runtime has the message.
+    pub steered: bool,
+}
+
 impl<A: ExecutionAdapter> Instance<A> {
     pub(crate) fn create(link: HostLink, create: Create) -> Result<Self> {
         let dispatch = log::dispatch(link, create.log_level.as_deref());
@@ -138,6 +157,11 @@ impl<A: ExecutionAdapter> Shared<A> {
                 let request: CancelRequest = arguments(op, &payload)?;
                 let cancelled = self.adapter()?.cancel(&request.task_id).await?;
                 answer(op, &CancelAnswer { cancelled })
+            }
+            "steer" => {
+                let request: SteerRequest = arguments(op, &payload)?;
+                let steered = self.adapter()?.steer(request).await?;
+                answer(op, &SteerAnswer { steered })
             }
             "events.start" => {
                 let events = self.host.events();

@@ -20,7 +20,7 @@ use crate::app;
 
 /// Maximum time without progress, many times the wait of a rule; then the child is killed.
 const SILENCE: Duration = Duration::from_secs(90);
-const HINT: &str = "Use --slow-model, --failing-model, --transient-model, --retracting-model, --attaching-model and --bad to check more rules.";
+const HINT: &str = "Use --slow-model, --failing-model, --transient-model, --retracting-model, --attaching-model, --steerable-model and --bad to check more rules.";
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -47,6 +47,9 @@ pub(super) struct Arguments {
     /// Model that answers with the media types of attachments
     #[arg(long, value_name = "NAME")]
     attaching_model: Option<String>,
+    /// Model that takes longer than ten seconds unless it is steered, and answers with the message
+    #[arg(long, value_name = "NAME")]
+    steerable_model: Option<String>,
     /// Setting that the adapter must reject
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     bad: Option<(String, Value)>,
@@ -93,6 +96,7 @@ impl Arguments {
             transient: some(&self.transient_model),
             retracting: some(&self.retracting_model),
             attaching: some(&self.attaching_model),
+            steerable: some(&self.steerable_model),
             ..defaults
         }
     }
