@@ -40,6 +40,11 @@ pub enum Error {
     McpServerGone(String),
 }
 
+/// Id of an execution: of the dispatch and the number of its attempt.
+pub(super) fn execution_id(id: DispatchId, attempt: u32) -> String {
+    format!("{id}/{attempt}")
+}
+
 /// Builds the request for this attempt. Fails if a named MCP server is no longer configured.
 pub fn assemble(
     dispatch: &DispatchRequest,
@@ -51,7 +56,7 @@ pub fn assemble(
     let file = attempt.strategy == OutputStrategy::File;
     let asked = repair::instruction(dispatch, attempt.strategy);
     Ok(ExecutionRequest {
-        execution_id: format!("{}/{}", attempt.id, attempt.number),
+        execution_id: execution_id(attempt.id, attempt.number),
         task_id: dispatch.task_id.clone(),
         agent_id: dispatch.agent_id.clone(),
         attempt: attempt.number,

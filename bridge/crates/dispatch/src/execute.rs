@@ -18,6 +18,7 @@ use forge_store::retry::RetryDelays;
 use forge_store::roles::Executions;
 
 use super::accumulator::Change;
+use super::assemble::execution_id;
 use super::event_batcher::EventBatcher;
 use super::gate::Charges;
 use super::request::DispatchRequest;
@@ -240,7 +241,7 @@ impl Execution<'_> {
     /// the grace always applies; for other reasons only if the adapter confirmed that it stops.
     async fn wind_down(mut self, why: StopReason) -> AttemptEnd {
         let adapter = self.attempt.adapter;
-        let execution = format!("{}/{}", self.attempt.lease.id, self.attempt.lease.attempt);
+        let execution = execution_id(self.attempt.lease.id, self.attempt.lease.attempt);
         let task_id = self.attempt.dispatch.task_id.clone();
         let cancel = async move {
             failpoint::point("cancel.adapter.before");

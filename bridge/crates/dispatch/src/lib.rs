@@ -33,6 +33,7 @@ mod running;
 mod schedule;
 mod spans;
 mod start;
+mod steer;
 pub mod submit;
 mod tool_calls;
 mod tool_loop;
@@ -59,6 +60,7 @@ use forge_delivery::Deliverer;
 use forge_external::External;
 use forge_net as net;
 use forge_plugin_host::Registry;
+pub use forge_plugin_host::Steered;
 use forge_store as store;
 
 use finish::Finisher;
@@ -151,7 +153,7 @@ pub struct Setup {
     pub tracker: Tasks,
 }
 
-/// Accepts, schedules, executes and cancels dispatches. Cheap to clone.
+/// Accepts, schedules, executes, steers and cancels dispatches. Cheap to clone.
 #[derive(Clone)]
 pub struct Dispatcher {
     inner: Arc<Inner>,

@@ -1,4 +1,4 @@
-//! Registry of the executions of this process, with the signals that stop them.
+//! Registry of the executions of this process, with the signals that stop them and the way to steer them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,6 +7,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use forge_base::id::DispatchId;
+
+use super::steer::Target;
 
 /// Stop signals of one execution.
 #[derive(Clone, Debug, Default)]
@@ -27,9 +29,15 @@ pub(crate) struct Running {
 
 #[derive(Default)]
 struct Entries {
-    by_id: HashMap<DispatchId, CancellationToken>,
+    by_id: HashMap<DispatchId, Entry>,
     /// The bridge is stopping: nothing starts any more.
     closed: bool,
+}
+
+struct Entry {
+    cancel: CancellationToken,
+    /// `None` until the start is recorded.
+    target: Option<Target>,
 }
 
 impl Running {
@@ -50,7 +58,11 @@ impl Running {
         if entries.closed || entries.by_id.contains_key(&id) {
             return None;
         }
-        entries.by_id.insert(id, cancel.clone());
+        let entry = Entry {
+            cancel: cancel.clone(),
+            target: None,
+        };
+        entries.by_id.insert(id, entry);
         self.count.send_replace(entries.by_id.len());
         let stop = Stop {
             cancel,
@@ -65,9 +77,14 @@ impl Running {
 
     /// Signals an execution that its dispatch is cancelled.
     pub(crate) fn cancel(&self, id: DispatchId) {
-        if let Some(token) = self.lock().by_id.get(&id) {
-            token.cancel();
+        if let Some(entry) = self.lock().by_id.get(&id) {
+            entry.cancel.cancel();
         }
+    }
+
+    /// The way to the execution of a dispatch; `None` if none runs.
+    pub(crate) fn target(&self, id: DispatchId) -> Option<Target> {
+        self.lock().by_id.get(&id)?.target.clone()
     }
 
     /// Refuses further registrations, so that an idle registry stays idle.
@@ -101,6 +118,15 @@ pub(crate) struct ExecutionGuard {
     running: Running,
     id: DispatchId,
     pub(crate) stop: Stop,
+}
+
+impl ExecutionGuard {
+    /// Registers the way to the execution that starts now.
+    pub(crate) fn steer_by(&self, target: Target) {
+        if let Some(entry) = self.running.lock().by_id.get_mut(&self.id) {
+            entry.target = Some(target);
+        }
+    }
 }
 
 impl Drop for ExecutionGuard {

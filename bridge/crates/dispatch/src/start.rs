@@ -17,6 +17,7 @@ use super::request::DispatchRequest;
 use super::running::ExecutionGuard;
 use super::schedule::MIN_POLL;
 use super::spans::log_span;
+use super::steer::Target;
 use super::{At, Dispatcher};
 
 /// Moves the value out, so that the allocation is freed now and not after the dispatch has run.
@@ -194,6 +195,11 @@ impl Dispatcher {
     ) {
         let inner = &self.inner;
         let id = begun.lease.id;
+        held.place.steer_by(Target {
+            steering: held.permit.steering(),
+            attempt: begun.lease.attempt,
+            task_id: dispatch.task_id.clone(),
+        });
         let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
         // Boxed: large, and would be copied with the task around it.
         let attempt = Box::pin(inner.attempt(begun, dispatch, &held.permit, &held.place.stop));

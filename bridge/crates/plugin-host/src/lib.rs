@@ -29,4 +29,5 @@ pub use registry::generation::Permit;
 pub use registry::inspect::{Inspection, inspect};
 pub use registry::reload::ReloadError;
 pub use registry::settings::AdapterTable;
+pub use registry::steering::{Steered, Steering};
 pub use registry::{ProgramUser, Registry, Setup};

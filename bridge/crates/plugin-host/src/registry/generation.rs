@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, Health, Profile};
-use serde_json::{Map, Value, json};
+use forge_adapter_api::{AdapterError, CancelRequest, Health, Profile};
+use serde::Serialize;
+use serde_json::{Map, Value};
 use tokio::sync::{OnceCell, mpsc, watch};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -173,6 +174,27 @@ impl Generation {
         answer(&self.handle, op, payload, timeout).await
     }
 
+    /// Calls an op that answers `{member: true or false}`, or the bare value.
+    pub(super) async fn flag(
+        &self,
+        op: &str,
+        arguments: &impl Serialize,
+        member: &str,
+        timeout: Duration,
+    ) -> Result<bool, AdapterError> {
+        let payload = serde_json::to_vec(arguments).expect("arguments are plain JSON");
+        let answer = self.call(op, payload, timeout).await?;
+        let violation = |text| AdapterError::new("protocol_violation", text);
+        let answer: Value = serde_json::from_slice(&answer)
+            .map_err(|error| violation(format!("{op} was not answered with JSON: {error}")))?;
+        let flag = answer.get(member).unwrap_or(&answer).as_bool();
+        flag.ok_or_else(|| {
+            violation(format!(
+                "{op} was not answered with {{\"{member}\": true or false}}"
+            ))
+        })
+    }
+
     /// Call counters of the instance.
     pub(crate) fn meters(&self) -> &'static Meters {
         self.handle.meters()
@@ -250,7 +272,7 @@ impl Generation {
 
 /// The right to one running execution on one generation, even if a reload replaces that. Released on drop.
 pub struct Permit {
-    generation: Arc<Generation>,
+    pub(super) generation: Arc<Generation>,
 }
 
 impl std::fmt::Debug for Permit {
@@ -283,25 +305,13 @@ impl Permit {
 
     /// Asks the adapter to stop an execution; false if it knows no such execution.
     pub async fn cancel(&self, execution_id: &str, task_id: &str) -> Result<bool, AdapterError> {
-        let payload = json!({"executionId": execution_id, "taskId": task_id});
-        let payload = payload.to_string().into_bytes();
-        let answer = self
-            .generation
-            .call("cancel", payload, CANCEL_TIMEOUT)
-            .await?;
-        let answer: Value = serde_json::from_slice(&answer).map_err(|error| {
-            AdapterError::new(
-                "protocol_violation",
-                format!("cancel was not answered with JSON: {error}"),
-            )
-        })?;
-        let cancelled = answer.get("cancelled").unwrap_or(&answer);
-        cancelled.as_bool().ok_or_else(|| {
-            AdapterError::new(
-                "protocol_violation",
-                "cancel was not answered with {\"cancelled\": true or false}",
-            )
-        })
+        let request = CancelRequest {
+            execution_id: execution_id.to_owned(),
+            task_id: task_id.to_owned(),
+        };
+        self.generation
+            .flag("cancel", &request, "cancelled", CANCEL_TIMEOUT)
+            .await
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod reload;
 mod resolve;
 pub(crate) mod settings;
 mod spec;
+pub(crate) mod steering;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
