@@ -43,6 +43,14 @@ pub(crate) fn user(content: &Value) -> Value {
     })
 }
 
+/// A further message of the user, whose state the program reports by this id. It gives it to the model beside the next
+/// tool result of the running turn, or in a turn of its own when no call follows.
+pub(crate) fn steering(text: &str, id: &str) -> Value {
+    let mut line = user(&text.into());
+    line["uuid"] = id.into();
+    line
+}
+
 /// Answers the program's requests during one run.
 pub(crate) struct Control {
     pub(crate) policy: Policy,

@@ -8,13 +8,15 @@ use forge_adapter_api::child::{Child, StartError};
 use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::result::{FileContent, OutputFile};
 use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run,
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Messages, Result,
+    Run,
 };
 use forge_adapter_transport::caller_tools::CallerTools;
 use forge_adapter_transport::deadline::at;
 use forge_adapter_transport::json_lines::JsonLines;
 use serde_json::{Value, json};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::config::Settings;
 use crate::control::{self, Control};
@@ -50,12 +52,14 @@ pub(crate) async fn execute(
         options: &options,
     };
     let conversation = Conversation::of(request, &options);
-    let result = attempt(&setup, &conversation, events, run).await?;
+    let messages = run.messages(&request.execution_id);
+    let mut signals = Signals { run, messages };
+    let result = attempt(&setup, &conversation, events, &mut signals).await?;
     // The earlier attempt might have ended before the program stored the session.
     if request.resume && result.error_code.as_deref() == Some("session_not_found") {
         let earlier = request.attempt.saturating_sub(1);
         events.send(AdapterEvent::attempt_retracted(earlier)).await;
-        return attempt(&setup, &Conversation::fresh(), events, run).await;
+        return attempt(&setup, &Conversation::fresh(), events, &mut signals).await;
     }
     Ok(result)
 }
@@ -68,11 +72,17 @@ struct Setup<'a> {
     options: &'a Options,
 }
 
+/// Signals from the bridge during a run.
+struct Signals<'a> {
+    run: &'a Run,
+    messages: Messages,
+}
+
 async fn attempt(
     setup: &Setup<'_>,
     conversation: &Conversation,
     events: &Events,
-    run: &Run,
+    signals: &mut Signals<'_>,
 ) -> Result<ExecutionResult> {
     let Setup {
         host,
@@ -117,7 +127,7 @@ async fn attempt(
         request,
         task,
         events,
-        run,
+        signals,
     )
     .await;
     // The result does not depend on the exit; the program is killed after the timeout.
@@ -154,19 +164,27 @@ async fn converse(
     request: &ExecutionRequest,
     mut task: String,
     events: &Events,
-    run: &Run,
+    signals: &mut Signals<'_>,
 ) -> End {
     let mut interrupted = false;
+    let mut is_sent = false;
     let mut deadline: Option<Instant> = None;
     let mut servers = Servers::new(request);
     let mut next_check = None;
     loop {
         let line = tokio::select! {
             line = program.next() => line,
-            () = run.cancelled(), if !interrupted => {
+            () = signals.run.cancelled(), if !interrupted => {
                 interrupted = true;
                 deadline = Some(Instant::now() + INTERRUPT_PATIENCE);
                 program.send(&control::interrupt());
+                continue;
+            }
+            message = signals.messages.next(), if is_sent && !interrupted => {
+                let id = Uuid::now_v7().to_string();
+                program.send(&control::steering(&message, &id));
+                transcript.steered(id);
+                events.send(AdapterEvent::new("user.text").with(json!({"text": message}))).await;
                 continue;
             }
             () = at(next_check) => {
@@ -206,6 +224,7 @@ async fn converse(
                         return End::NoServer(reason);
                     }
                     program.send_text(&std::mem::take(&mut task));
+                    is_sent = true;
                 }
             },
             _ => {

@@ -21,7 +21,7 @@ use forge_adapter_api::child::Program;
 use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
-    LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
+    LatencyProfile, OutputStrategy, Profile, Result, Running, SteerRequest, async_trait,
 };
 
 use crate::config::{FORWARDED, Settings};
@@ -120,6 +120,10 @@ impl ExecutionAdapter for ClaudeAgentSdk {
 
     async fn cancel(&self, task_handle: &str) -> Result<bool> {
         Ok(self.running.cancel(task_handle))
+    }
+
+    async fn steer(&self, request: SteerRequest) -> Result<bool> {
+        Ok(self.running.steer(request).await)
     }
 }
 

@@ -58,6 +58,9 @@ pub(crate) struct Transcript {
     handed_over: HashSet<String>,
     activity: Activity,
     background_tasks: usize,
+    /// Messages that the run was steered with and that no turn has answered yet, by id. True once the program has
+    /// reported one; older versions report none.
+    unanswered: HashMap<String, bool>,
 }
 
 /// Activity state reported by the program.
@@ -74,6 +77,7 @@ impl Transcript {
     /// Returns true if a turn has ended and none will follow.
     pub(crate) fn is_over(&self) -> bool {
         self.result.is_some()
+            && self.unanswered.is_empty()
             && match self.activity {
                 Activity::Idle => true,
                 Activity::Unknown => self.background_tasks == 0,
@@ -81,10 +85,16 @@ impl Transcript {
             }
     }
 
-    /// Returns true if a turn has ended and no background work is known, although the program has not reported to be
+    /// Takes note of a message that the run was steered with.
+    pub(crate) fn steered(&mut self, id: String) {
+        self.unanswered.insert(id, false);
+    }
+
+    /// Returns true if a turn has ended and no further work is known, although the program has not reported to be
     /// idle.
     pub(crate) fn may_be_over(&self) -> bool {
-        self.result.is_some() && self.background_tasks == 0
+        let is_answering = self.unanswered.values().any(|reported| *reported);
+        self.result.is_some() && self.background_tasks == 0 && !is_answering
     }
 
     /// Events of one line. Calls handed to the caller are left out, because the bridge emits them itself.
@@ -100,6 +110,15 @@ impl Transcript {
             "assistant" => self.assistant(line, parent, &is_handed_over),
             "user" => self.user(line, parent),
             "result" => self.result(line),
+            "command_lifecycle" => {
+                let id = line["command_uuid"].as_str().unwrap_or_default();
+                match line["state"].as_str().unwrap_or_default() {
+                    "completed" | "cancelled" => drop(self.unanswered.remove(id)),
+                    // `queued` or `started`: its turn can begin after the result of another one.
+                    _ => drop(self.unanswered.get_mut(id).map(|reported| *reported = true)),
+                }
+                Vec::new()
+            }
             "rate_limit_event" => vec![progress("rate_limit", line, &["rate_limit_info"], None)],
             // Lines of later versions, and those not related to the task.
             _ => Vec::new(),

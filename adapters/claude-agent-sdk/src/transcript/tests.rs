@@ -99,3 +99,22 @@ fn a_message_that_starts_before_the_last_has_ended_withdraws_it() {
         .collect();
     assert_eq!(ids, ["a", "a/2"]);
 }
+
+#[test]
+fn a_run_is_over_once_its_messages_are_answered() {
+    let mut transcript = Transcript::default();
+    let mut line = |transcript: &mut Transcript, line: Value| {
+        transcript.line(&line, |_| false);
+        (transcript.is_over(), transcript.may_be_over())
+    };
+    let lifecycle =
+        |state: &str| json!({"type": "command_lifecycle", "command_uuid": "m", "state": state});
+    transcript.steered("m".to_owned());
+    let result = json!({"type": "result", "subtype": "success", "result": "one"});
+    // A program that does not report messages ends by silence.
+    assert_eq!(line(&mut transcript, result.clone()), (false, true));
+    assert_eq!(line(&mut transcript, lifecycle("queued")), (false, false));
+    assert_eq!(line(&mut transcript, lifecycle("started")), (false, false));
+    assert_eq!(line(&mut transcript, result), (false, false));
+    assert_eq!(line(&mut transcript, lifecycle("completed")), (true, true));
+}

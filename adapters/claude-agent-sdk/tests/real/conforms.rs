@@ -52,6 +52,8 @@ fn conforms() {
         transient: Some(ExecutionRequest::sample("FAIL429 now")),
         retracting: Some(ExecutionRequest::sample("FAULTONCE CUTOFF please answer")),
         attaching: Some(ExecutionRequest::sample("MEDIATYPES")),
+        // Steered as soon as the program has the task, long before the answer.
+        steerable: Some(ExecutionRequest::sample("hello")),
         patience: std::time::Duration::from_secs(30),
         ..Options::default()
     })

@@ -7,5 +7,6 @@ mod failures;
 mod files;
 mod project;
 mod sessions;
+mod steering;
 mod tools;
 mod turns;
