@@ -59,6 +59,8 @@ fn a_good_library_keeps_every_rule() {
         "retract",
         "--attaching-model",
         "attachments",
+        "--steerable-model",
+        "slow:60000",
         "--bad",
         "max_concurrent=many",
     ];

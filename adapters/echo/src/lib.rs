@@ -4,11 +4,12 @@
 //! | model | behaviour |
 //! |---|---|
 //! | `ok`, unknown or absent | the output is the message |
-//! | `slow:<ms>` | the same after that time; ends as `cancelled` on a cancel |
+//! | `slow:<ms>` | the same after that time, or when it is steered; ends as `cancelled` on a cancel |
 //! | `stream:<n>` | sends n `assistant.text` events; the output is their text |
 //! | `usage`, `usage:<n>` | n (3) `usage` events, 20 ms apart, with growing tokens and cost; the totals in the result |
 //! | `tools`, `tools:<n>` | hands back calls of the offered tools (or `echo`), n (1) times; then the last results |
 //! | `session` | continues `sessionId` or creates one; the output is all turns so far |
+//! | `run` | takes part in a run: its Captain if the tool `set_dag` is offered, else an agent that follows its instructions |
 //! | `structured` | `structuredOutput`: the message if it is JSON, else a sample of `outputSchema` |
 //! | `file` | writes the message to `outputFile` below `workspace.dir` |
 //! | `fail`, `fail:<code>` | an error with that code (`echo_failed`) |
@@ -19,23 +20,30 @@
 //! | `large:<bytes>` | an output of that size |
 //! | `crash` | aborts the process |
 //!
-//! README.md describes the configuration of the profile.
+//! README.md describes the orders of `run` and the configuration of the profile.
 #![forbid(unsafe_code)]
 
+mod agent;
+mod captain;
+mod conflict;
+mod files;
+mod order;
 mod run;
 mod sample;
 mod settings;
+mod suspended;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
 use forge_adapter_api::{
     AdapterError, Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health,
-    Host, Profile, Result, Running, async_trait,
+    Host, Profile, Result, Running, SteerRequest, async_trait,
 };
 
 use crate::run::Mode;
 use crate::settings::Settings;
+use crate::suspended::Suspended;
 
 forge_adapter_api::export_adapter!(Echo);
 
@@ -44,6 +52,7 @@ pub struct Echo {
     settings: Settings,
     running: Running,
     sessions: Mutex<Sessions>,
+    suspended: Suspended,
 }
 
 /// The turns of each session, for the lifetime of the process.
@@ -58,11 +67,12 @@ impl ExecutionAdapter for Echo {
     const NAME: &'static str = "echo";
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
-    async fn initialize(_host: Host, config: Config) -> Result<Self> {
+    async fn initialize(host: Host, config: Config) -> Result<Self> {
         Ok(Self {
             settings: config.parse()?,
             running: Running::default(),
             sessions: Mutex::default(),
+            suspended: Suspended::new(&host)?,
         })
     }
 
@@ -94,13 +104,17 @@ impl ExecutionAdapter for Echo {
         // Boxed, because a future keeps space for the values it has moved out.
         let request = Box::new(request);
         tokio::select! {
-            result = self.run(mode, request, &events) => result,
+            result = self.run(mode, request, &events, &run) => result,
             () = run.cancelled() => Err(AdapterError::cancelled()),
         }
     }
 
     async fn cancel(&self, task_handle: &str) -> Result<bool> {
         Ok(self.running.cancel(task_handle))
+    }
+
+    async fn steer(&self, request: SteerRequest) -> Result<bool> {
+        Ok(self.running.steer(request).await)
     }
 }
 

@@ -2,24 +2,22 @@
 
 use std::fmt::Write;
 use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write as _};
+use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use forge_adapter_api::request::{Attachment, ToolResult};
-use forge_adapter_api::result::{FileContent, OutputFile, ToolCall};
+use forge_adapter_api::request::ToolResult;
+use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, OutputStrategy, Result,
-    Usage,
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Usage,
 };
 use serde_json::{Map, Value, json};
 
+use crate::files::{return_attachments, write_file};
 use crate::sample::sample;
-use crate::{Echo, Sessions};
+use crate::{Echo, Sessions, agent, captain};
 
 /// Largest output of `large`: above every limit of the bridge, but affordable on a laptop.
 const LARGEST: usize = 1 << 30;
@@ -30,7 +28,7 @@ const BETWEEN_USAGE: Duration = Duration::from_millis(20);
 /// Maximum number of stored turns of a session.
 const MOST_TURNS: usize = 1_000;
 /// Maximum number of stored sessions; above it all are dropped.
-const MOST_SESSIONS: usize = 10_000;
+pub(crate) const MOST_SESSIONS: usize = 10_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
@@ -40,6 +38,7 @@ pub(crate) enum Mode {
     Usage(u64),
     Tools(usize),
     Session,
+    Run,
     Retract,
     Structured,
     Attachments,
@@ -73,6 +72,7 @@ impl Mode {
             "usage" => Self::Usage(number(3)?.max(1)),
             "tools" => Self::Tools(usize::try_from(number(1)?).unwrap_or(usize::MAX)),
             "session" => Self::Session,
+            "run" => Self::Run,
             "retract" => Self::Retract,
             "structured" => Self::Structured,
             "attachments" => Self::Attachments,
@@ -113,19 +113,18 @@ impl Echo {
         mode: Mode,
         request: Box<ExecutionRequest>,
         events: &Events,
+        run: &Run,
     ) -> Result<ExecutionResult> {
         let usage = counted(&request.message);
         let model = request.model.clone();
         let result = match mode {
             Mode::Say => say(&request, events).await,
-            Mode::Slow(time) => {
-                tokio::time::sleep(time).await;
-                ExecutionResult::ok(request.message)
-            }
+            Mode::Slow(time) => slow(&request, time, run).await,
             Mode::Stream(pieces) => stream(&request, pieces, events).await,
             Mode::Usage(steps) => return Ok(spend(&request, steps, events).await),
             Mode::Tools(rounds) => self.call_tools(&request, rounds),
             Mode::Session => self.take_turn(&request, events).await,
+            Mode::Run => self.take_part(&request, events, run).await?,
             Mode::Retract => retract(&request, events).await,
             Mode::Structured => structured(&request),
             Mode::Attachments => return_attachments(&request.attachments)?,
@@ -170,6 +169,22 @@ impl Echo {
         }
     }
 
+    /// Takes part in a run, as its Captain or as an agent. Ids of sessions are unique over restarts.
+    async fn take_part(
+        &self,
+        request: &ExecutionRequest,
+        events: &Events,
+        run: &Run,
+    ) -> Result<ExecutionResult> {
+        let new = || format!("echo-{}", request.execution_id.replace('/', "-"));
+        let session_id = request.session_id.clone().unwrap_or_else(new);
+        if captain::is_captain(request) {
+            return Ok(captain::turn(request, session_id, events).await);
+        }
+        let messages = run.messages(&request.execution_id);
+        agent::obey(request, session_id, &self.suspended, events, messages).await
+    }
+
     /// Hands calls back until `rounds` rounds are answered, then returns the last answers.
     fn call_tools(&self, request: &ExecutionRequest, rounds: usize) -> ExecutionResult {
         let session_id = Some(self.sessions().id_for(request));
@@ -210,6 +225,16 @@ async fn say(request: &ExecutionRequest, events: &Events) -> ExecutionResult {
         .send(AdapterEvent::text(request.message.as_str()))
         .await;
     ExecutionResult::ok(request.message.as_str())
+}
+
+/// Waits, until a message steers it.
+async fn slow(request: &ExecutionRequest, time: Duration, run: &Run) -> ExecutionResult {
+    let mut messages = run.messages(&request.execution_id);
+    let waited = tokio::time::timeout(time, messages.next()).await;
+    ExecutionResult::ok(match waited {
+        Ok(message) => format!("{}\nsteered: {message}", request.message),
+        Err(_elapsed) => request.message.clone(),
+    })
 }
 
 /// Begins an answer, withdraws it, and answers again.
@@ -303,12 +328,15 @@ fn calls(request: &ExecutionRequest, round: usize) -> Vec<ToolCall> {
 fn texts(results: &[ToolResult]) -> String {
     let lines = results.iter().map(|result| {
         let failed = if result.is_error { "failed: " } else { "" };
-        match &result.output {
-            Value::String(text) => format!("{failed}{text}"),
-            other => format!("{failed}{other}"),
-        }
+        format!("{failed}{}", text_of(result))
     });
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The output of a tool as text.
+pub(crate) fn text_of(result: &ToolResult) -> String {
+    let text = result.output.as_str().map(str::to_owned);
+    text.unwrap_or_else(|| result.output.to_string())
 }
 
 fn structured(request: &ExecutionRequest) -> ExecutionResult {
@@ -323,62 +351,6 @@ fn structured(request: &ExecutionRequest) -> ExecutionResult {
         structured_output: Some(value),
         ..ExecutionResult::default()
     }
-}
-
-/// Returns each attachment as an output file, and a line about each as the output.
-fn return_attachments(attachments: &[Attachment]) -> Result<ExecutionResult> {
-    let mut lines = String::new();
-    let mut output_files = Vec::new();
-    for attachment in attachments {
-        let Attachment {
-            name,
-            media_type,
-            bytes,
-            path,
-        } = attachment;
-        let content = std::fs::read(path).map_err(|error| {
-            let text = format!("attachment {name:?} cannot be read: {error}");
-            AdapterError::new("internal", text)
-        })?;
-        let _ = writeln!(lines, "{name} {media_type} {bytes}");
-        output_files.push(OutputFile {
-            name: name.clone(),
-            media_type: Some(media_type.clone()),
-            content: FileContent::Data(STANDARD.encode(content)),
-        });
-    }
-    Ok(ExecutionResult {
-        output_files,
-        ..ExecutionResult::ok(lines)
-    })
-}
-
-fn write_file(request: &ExecutionRequest) -> Result<ExecutionResult> {
-    let folder = request.open_workspace()?.ok_or_else(|| {
-        AdapterError::new("invalid_request", "model \"file\" needs workspace.dir")
-    })?;
-    let file = request.output_file.as_deref().unwrap_or("output.md");
-    let written = folder.write_below(Path::new(file), request.message.as_bytes());
-    written.map_err(|error| {
-        let code = match error.kind() {
-            ErrorKind::InvalidInput => "invalid_request",
-            _ => "internal",
-        };
-        AdapterError::new(code, format!("write {file:?}: {error}"))
-    })?;
-    let output_files = match request.output_strategy {
-        // The bridge reads it as the output.
-        OutputStrategy::File => Vec::new(),
-        OutputStrategy::Stream | OutputStrategy::Structured => vec![OutputFile {
-            name: file.to_owned(),
-            media_type: None,
-            content: FileContent::Path(file.into()),
-        }],
-    };
-    Ok(ExecutionResult {
-        output_files,
-        ..ExecutionResult::default()
-    })
 }
 
 /// Usage of a message: each word is one input token and one output token.

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, table};
+use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, steers, table};
 use crate::harness::until;
 
 /// A setup with a supervisor and a store id unique to the test.
@@ -108,6 +108,14 @@ async fn echo_behaves_as_it_does_in_the_bridge() {
     }
     registry.shutdown(SOON).await;
     assert_eq!(processes(&place, "adapter-host"), [] as [i32; 0]);
+}
+
+#[tokio::test]
+async fn a_running_execution_is_steered_across_the_boundary() {
+    let place = Place::new();
+    let (registry, echo, _relayed) = echoes(&place).await;
+    steers(&echo).await;
+    registry.shutdown(SOON).await;
 }
 
 #[tokio::test]

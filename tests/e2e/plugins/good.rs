@@ -5,10 +5,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
-use forge_plugin_host::{Error, Item, Relayed};
+use forge_plugin_host::{Error, Item, Relayed, Steered};
 use serde_json::{Value, json};
 
-use super::{Place, SOON, assert_well, execute, listen, refusal, run, start, table};
+use super::{
+    Place, SOON, assert_well, execute, listen, message, refusal, run, start, steers, table,
+};
 
 #[tokio::test]
 async fn echo_is_found_beside_the_binary_loaded_called_and_ended() {
@@ -106,6 +108,14 @@ async fn an_execution_is_cancelled_by_name_or_by_dropping_its_call() {
 }
 
 #[tokio::test]
+async fn a_running_execution_is_steered_and_no_other() {
+    let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
+    let echo = registry.get("echo").unwrap();
+    steers(&echo).await;
+    assert_well(&echo).await;
+}
+
+#[tokio::test]
 async fn many_calls_at_once_are_answered_each_or_dropped_each() {
     let (registry, _relayed) = start(Place::new().setup(&["echo"])).await;
     let echo = registry.get("echo").unwrap();
@@ -132,6 +142,13 @@ async fn an_adapter_in_c_runs_through_the_plain_entry() {
     let (items, answer) = run(&plain, "ok").await;
     assert_eq!(items.len(), 1);
     assert_eq!(answer.unwrap()["output"], "hello from C");
+    let steered = plain
+        .reserve()
+        .unwrap()
+        .steering()
+        .steer(&message("dsp_1/1"))
+        .await;
+    assert_eq!(steered, Ok(Steered::Unsupported));
     let unknown = plain.call("agents.list", b"{}".to_vec(), SOON).await;
     assert_eq!(unknown.unwrap_err().code, "unsupported_op");
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
 use forge_base::digest::{hex, sha256};
-use forge_plugin_host::{Adapter, Isolation, Item, Registry, Relayed, Setup};
+use forge_plugin_host::{Adapter, Isolation, Item, Registry, Relayed, Setup, Steered};
 use rustix::process::{Pid, test_kill_process};
 use serde_json::json;
 use tokio::sync::mpsc;
 
 use super::apart::{serves_again, setup};
-use super::{Place, SOON, appears, execute, listen, run, start};
+use super::{Place, SOON, appears, execute, listen, message, run, start};
 use crate::harness::library::root;
 use crate::harness::until;
 
@@ -95,6 +95,8 @@ async fn the_examples_stream_and_are_cancelled() {
             .execute(request("slow:20", &"word ".repeat(10_000)))
             .unwrap();
         assert!(matches!(slow.next().await, Item::Event(_)), "it streams");
+        let steered = permit.steering().steer(&message("dsp_1/1")).await;
+        assert_eq!(steered, Ok(Steered::Unsupported), "{name}");
         assert_eq!(permit.cancel("dsp_1/1", "task").await, Ok(true), "{name}");
         assert_eq!(listen(slow).await.1.unwrap_err(), "cancelled", "{name}");
         assert_eq!(permit.cancel("dsp_1/1", "task").await, Ok(false), "{name}");

@@ -14,10 +14,10 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use forge_adapter_api::AdapterError;
+use forge_adapter_api::{AdapterError, SteerRequest};
 use forge_base::tasks::Tasks;
 use forge_plugin_host::{
-    Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Trust,
+    Adapter, AdapterTable, Call, Config, Error, Item, Registry, Relayed, Setup, Steered, Trust,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -141,6 +141,35 @@ fn execute(adapter: &Adapter, model: &str) -> Result<Call, AdapterError> {
 
 async fn run(adapter: &Adapter, model: &str) -> (Vec<Item>, Result<Value, String>) {
     listen(execute(adapter, model).unwrap()).await
+}
+
+/// A message to steer this execution with.
+fn message(execution_id: &str) -> SteerRequest {
+    SteerRequest {
+        execution_id: execution_id.to_owned(),
+        task_id: "task".to_owned(),
+        message: "wrap up".to_owned(),
+    }
+}
+
+/// Asserts that a message ends the echo adapter's execution, and is refused for any other.
+async fn steers(echo: &Adapter) {
+    let permit = echo.reserve().unwrap();
+    let steering = permit.steering();
+    let steered = steering.steer(&message("dsp_1/1")).await;
+    assert_eq!(steered, Ok(Steered::NotRunning));
+    let call = permit.execute(request("slow:60000")).unwrap();
+    let steered = until("the execution to take a message", || async {
+        let other = steering.steer(&message("dsp_1/2")).await;
+        assert_eq!(other, Ok(Steered::NotRunning));
+        let steered = steering.steer(&message("dsp_1/1")).await.unwrap();
+        (steered != Steered::NotRunning).then_some(steered)
+    });
+    assert_eq!(steered.await, Steered::Delivered);
+    let answer = listen(call).await.1.unwrap();
+    assert_eq!(answer["output"], "hello\nsteered: wrap up");
+    let steered = steering.steer(&message("dsp_1/1")).await;
+    assert_eq!(steered, Ok(Steered::NotRunning));
 }
 
 /// Asserts that the adapter executes requests.

@@ -1,5 +1,7 @@
 //! Tests of the models without the boundary; only the conformance checks cross it.
 
+mod runs;
+
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -299,6 +301,7 @@ fn conforms() {
         retry_after: Some(Duration::from_millis(1)),
         retracting: Some(request("retract", "hello")),
         attaching: Some(request("attachments", "hello")),
+        steerable: Some(request("slow:600000", "later")),
         ..conformance::Options::default()
     });
     report.assert_ok();

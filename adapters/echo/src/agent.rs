@@ -1,0 +1,201 @@
+//! Model `run` as an agent of a run: follows the orders in its instructions.
+
+use std::io::{ErrorKind, Read as _};
+use std::path::Path;
+
+use forge_adapter_api::folder::Folder;
+use forge_adapter_api::request::ToolResult;
+use forge_adapter_api::result::ToolCall;
+use forge_adapter_api::{
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Messages, Result,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::conflict;
+use crate::files::{failed, workspace};
+use crate::order::{Order, instructions};
+use crate::run::text_of;
+use crate::suspended::Suspended;
+
+/// The instructions of an agent, and how far it is.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Script {
+    lines: Vec<String>,
+    done: usize,
+    output: String,
+}
+
+enum Step {
+    Done,
+    Failed(String),
+    Called(ToolCall),
+}
+
+struct Agent<'a> {
+    request: &'a ExecutionRequest,
+    events: &'a Events,
+    script: Script,
+}
+
+/// Follows the instructions in the message, or continues those that wait for these tool results. A message that it is
+/// steered with ends it.
+pub(crate) async fn obey(
+    request: &ExecutionRequest,
+    session_id: String,
+    suspended: &Suspended,
+    events: &Events,
+    mut messages: Messages,
+) -> Result<ExecutionResult> {
+    let script = match request.tool_results.is_empty() {
+        true => Script {
+            lines: instructions(&request.message),
+            done: 0,
+            output: String::new(),
+        },
+        false => suspended.take(&session_id)?,
+    };
+    let mut agent = Agent {
+        request,
+        events,
+        script,
+    };
+    for result in &request.tool_results {
+        agent.say(&note(result)).await;
+    }
+    while let Some(line) = agent.script.lines.get(agent.script.done) {
+        let order = Order::of(line)?;
+        agent.script.done += 1;
+        let Some(order) = order else {
+            continue;
+        };
+        let step = tokio::select! {
+            biased;
+            message = messages.next() => {
+                agent.say(&format!("steered: {message}")).await;
+                break;
+            }
+            step = agent.follow(order) => step?,
+        };
+        match step {
+            Step::Done => {}
+            Step::Failed(code) => {
+                return Ok(ExecutionResult {
+                    output: Some(agent.script.output),
+                    session_id: Some(session_id),
+                    ..ExecutionResult::error(code, "echo was asked to fail")
+                });
+            }
+            Step::Called(call) => {
+                suspended.keep(&session_id, &agent.script)?;
+                return Ok(ExecutionResult {
+                    tool_calls: vec![call],
+                    session_id: Some(session_id),
+                    ..ExecutionResult::ok(agent.script.output)
+                });
+            }
+        }
+    }
+    Ok(ExecutionResult {
+        session_id: Some(session_id),
+        ..ExecutionResult::ok(agent.script.output)
+    })
+}
+
+impl Agent<'_> {
+    async fn follow(&mut self, order: Order) -> Result<Step> {
+        match order {
+            Order::Write { path, text } => self.write(&path, format!("{text}\n").as_bytes())?,
+            Order::Append { path, text } => {
+                let mut content = self.read(&path)?;
+                content.extend_from_slice(text.as_bytes());
+                content.push(b'\n');
+                self.write(&path, &content)?;
+            }
+            Order::Delete(path) => {
+                let removed = self.folder()?.remove_below(Path::new(&path));
+                removed.map_err(|error| failed("delete", &path, &error))?;
+            }
+            Order::Sleep(time) => tokio::time::sleep(time).await,
+            Order::Say(text) => self.say(&text).await,
+            Order::Fail(code) => return Ok(Step::Failed(code)),
+            Order::FailOnce(code) if is_first(self.request) => return Ok(Step::Failed(code)),
+            Order::FailOnce(_) => {}
+            Order::Hang => std::future::pending().await,
+            Order::Call { tool, input } if self.is_offered(tool) => {
+                return Ok(Step::Called(ToolCall {
+                    tool_call_id: format!("line-{}", self.script.done),
+                    name: tool.to_owned(),
+                    input,
+                }));
+            }
+            Order::Call { tool, .. } => self.say(&format!("{tool} is not offered")).await,
+            Order::Resolve(side) => {
+                for path in conflict::resolve(&self.folder()?, side)? {
+                    self.say(&format!("resolved {path}")).await;
+                }
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    /// Adds a line to the output, and sends it.
+    async fn say(&mut self, line: &str) {
+        let line = format!("{line}\n");
+        self.script.output.push_str(&line);
+        self.events.send(AdapterEvent::text(line)).await;
+    }
+
+    fn is_offered(&self, tool: &str) -> bool {
+        self.request
+            .tools
+            .iter()
+            .any(|offered| offered.name == tool)
+    }
+
+    fn folder(&self) -> Result<Folder> {
+        workspace(self.request)
+    }
+
+    fn write(&self, path: &str, content: &[u8]) -> Result<()> {
+        let written = self.folder()?.write_below(Path::new(path), content);
+        written.map_err(|error| failed("write", path, &error))
+    }
+
+    /// Content of a file; empty if there is none.
+    fn read(&self, path: &str) -> Result<Vec<u8>> {
+        let mut content = Vec::new();
+        match self.folder()?.open_below(Path::new(path)) {
+            Ok(mut file) => file.read_to_end(&mut content).map(|_| content),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(content),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| failed("read", path, &error))
+    }
+}
+
+/// A line of output about the answer to a call.
+fn note(result: &ToolResult) -> String {
+    let failed = if result.is_error { " failed" } else { "" };
+    format!("{}{failed}: {}", result.name, text_of(result))
+}
+
+/// True on the first attempt of a task: `metadata.run.attemptId` is 1, or a text whose first number is 1.
+fn is_first(request: &ExecutionRequest) -> bool {
+    let metadata = request.metadata.as_ref();
+    let attempt = metadata.map(|metadata| &metadata["run"]["attemptId"]);
+    let Some(attempt) = attempt.filter(|attempt| !attempt.is_null()) else {
+        return request.attempt == 1;
+    };
+    let text = attempt
+        .as_str()
+        .map_or_else(|| attempt.to_string(), str::to_owned);
+    let is_digit = |c: char| c.is_ascii_digit();
+    let from = text.trim_start_matches(|c| !is_digit(c));
+    from.split(|c| !is_digit(c)).next() == Some("1")
+}
+
+/// An error that says that the session's instructions are not known.
+pub(crate) fn not_found(session_id: &str) -> AdapterError {
+    let text = format!("session {session_id:?} waits for no tool result");
+    AdapterError::new("session_not_found", text)
+}

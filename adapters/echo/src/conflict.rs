@@ -1,0 +1,136 @@
+//! Conflicts that git has marked in files.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use forge_adapter_api::Result;
+use forge_adapter_api::folder::Folder;
+
+use crate::files::failed;
+use crate::order::Side;
+
+const OURS: &[u8] = b"<<<<<<<";
+const BASE: &[u8] = b"|||||||";
+const THEIRS: &[u8] = b"=======";
+const END: &[u8] = b">>>>>>>";
+/// Larger files are taken to have no conflict.
+const LARGEST_BYTES: u64 = 4 << 20;
+
+/// Keeps one side, or both, of all conflicts in the files of a workspace; returns the paths of the files.
+pub(crate) fn resolve(folder: &Folder, side: Side) -> Result<Vec<String>> {
+    let mut resolved = Vec::new();
+    let files = files(folder.path()).map_err(|error| failed("list", ".", &error))?;
+    for path in files {
+        let name = path.to_string_lossy().into_owned();
+        let error = |error: io::Error| failed("resolve", &name, &error);
+        let mut content = Vec::new();
+        // Only names come from the listing; a file that is no longer what it was is skipped.
+        let Ok(file) = folder.open_below(&path) else {
+            continue;
+        };
+        file.take(LARGEST_BYTES)
+            .read_to_end(&mut content)
+            .map_err(error)?;
+        if let Some(kept) = keep(&content, side) {
+            folder.write_below(&path, &kept).map_err(error)?;
+            resolved.push(name);
+        }
+    }
+    Ok(resolved)
+}
+
+/// Relative paths of the regular files below a folder, without git's own, in order.
+fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let entry = entry?;
+            let kind = entry.file_type()?;
+            if kind.is_dir() && entry.file_name() != ".git" {
+                folders.push(entry.path());
+            } else if kind.is_file() && entry.metadata()?.len() < LARGEST_BYTES {
+                let path = entry.path();
+                files.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
+            }
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// The content without markers; `None` if there are none, or a conflict does not end.
+fn keep(content: &[u8], side: Side) -> Option<Vec<u8>> {
+    let mut kept = Vec::with_capacity(content.len());
+    // The marker that the current lines are below.
+    let mut below: Option<&[u8]> = None;
+    let mut found = false;
+    for line in content.split_inclusive(|byte| *byte == b'\n') {
+        let next = match below {
+            None => [OURS].as_slice(),
+            Some(OURS) => &[BASE, THEIRS],
+            Some(BASE) => &[THEIRS],
+            Some(_) => &[END],
+        };
+        match next.iter().copied().find(|marker| is_marker(line, marker)) {
+            Some(END) => below = None,
+            Some(marker) => {
+                below = Some(marker);
+                found = true;
+            }
+            None => {
+                let stays = match below {
+                    None => true,
+                    Some(OURS) => side != Side::Theirs,
+                    Some(BASE) => false,
+                    Some(_) => side != Side::Ours,
+                };
+                if stays {
+                    kept.extend_from_slice(line);
+                }
+            }
+        }
+    }
+    (found && below.is_none()).then_some(kept)
+}
+
+/// A marker is alone in its line, or followed by a name.
+fn is_marker(line: &[u8], marker: &[u8]) -> bool {
+    let rest = line.strip_prefix(marker);
+    rest.is_some_and(|rest| matches!(rest.first(), None | Some(b' ' | b'\n' | b'\r')))
+}
+
+#[cfg(test)]
+mod tests {
+    //! What stays of a conflict.
+
+    use super::*;
+
+    const CONFLICT: &[u8] =
+        b"a\n<<<<<<< one\nours\n||||||| base\nold\n=======\ntheirs\n>>>>>>> two\nb\n";
+
+    #[test]
+    fn the_side_that_was_asked_for_stays() {
+        let table = [
+            (Side::Ours, "a\nours\nb\n"),
+            (Side::Theirs, "a\ntheirs\nb\n"),
+            (Side::Both, "a\nours\ntheirs\nb\n"),
+        ];
+        for (side, wanted) in table {
+            let kept = keep(CONFLICT, side).unwrap();
+            assert_eq!(String::from_utf8(kept).unwrap(), wanted, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_without_a_whole_conflict_stays_as_it_is() {
+        for text in [
+            "a\n=======\nb\n",
+            "<<<<<<< one\nours\n=======\n",
+            "<<<<<<<<\n",
+            "",
+        ] {
+            assert_eq!(keep(text.as_bytes(), Side::Both), None, "{text:?}");
+        }
+    }
+}
