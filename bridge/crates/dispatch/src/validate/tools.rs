@@ -86,12 +86,7 @@ fn read_result(dispatch: &Fields<'_>, path: &str, element: &Value) -> Option<Too
     let output = fields.required("output").cloned();
     let is_error = match fields.value("isError") {
         None => false,
-        Some(Value::Bool(is_error)) => *is_error,
-        Some(other) => {
-            let message = format!("must be true or false, not {}", describe(other));
-            fields.complain("isError", message);
-            return None;
-        }
+        Some(_) => fields.boolean("isError")?,
     };
     Some(ToolResult {
         tool_call_id: tool_call_id?,

@@ -21,43 +21,43 @@ pub struct FieldError {
 
 /// Complaints and warnings collected so far; shared by all readers of one request.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub struct Complaints {
     errors: RefCell<Vec<FieldError>>,
     warnings: RefCell<Vec<String>>,
 }
 
 impl Complaints {
-    pub(super) fn add(&self, field: impl Into<String>, message: impl Into<String>) {
+    pub fn add(&self, field: impl Into<String>, message: impl Into<String>) {
         self.errors.borrow_mut().push(FieldError {
             field: field.into(),
             message: message.into(),
         });
     }
 
-    pub(super) fn warn(&self, message: String) {
+    pub fn warn(&self, message: String) {
         self.warnings.borrow_mut().push(message);
     }
 
-    pub(super) fn warning_count(&self) -> usize {
+    pub fn warning_count(&self) -> usize {
         self.warnings.borrow().len()
     }
 
     /// Errors and warnings.
-    pub(super) fn into_parts(self) -> (Vec<FieldError>, Vec<String>) {
+    pub fn into_parts(self) -> (Vec<FieldError>, Vec<String>) {
         (self.errors.into_inner(), self.warnings.into_inner())
     }
 
     #[cfg(test)]
-    pub(super) fn into_vec(self) -> Vec<FieldError> {
+    pub fn into_vec(self) -> Vec<FieldError> {
         self.errors.into_inner()
     }
 }
 
 /// A documented name and its other spellings. The snake_case form of each is accepted as well.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name {
-    pub(super) camel: &'static str,
-    pub(super) others: &'static [&'static str],
+pub struct Name {
+    pub camel: &'static str,
+    pub others: &'static [&'static str],
 }
 
 impl From<&'static str> for Name {
@@ -73,7 +73,7 @@ fn length_bit(name: &str) -> u64 {
 
 /// One object of the request.
 #[derive(Clone, Debug)]
-pub(super) struct Fields<'a> {
+pub struct Fields<'a> {
     members: &'a Map<String, Value>,
     /// True if any member's name has an underscore; without one, snake_case names need no lookup.
     any_snake: bool,
@@ -85,7 +85,7 @@ pub(super) struct Fields<'a> {
 
 impl<'a> Fields<'a> {
     /// Creates a reader; complains if the value is not an object.
-    pub(super) fn read(value: &'a Value, path: &str, complaints: &'a Complaints) -> Option<Self> {
+    pub fn read(value: &'a Value, path: &str, complaints: &'a Complaints) -> Option<Self> {
         let Some(members) = value.as_object() else {
             complaints.add(
                 path,
@@ -102,17 +102,17 @@ impl<'a> Fields<'a> {
         })
     }
 
-    pub(super) fn complaints(&self) -> &'a Complaints {
+    pub fn complaints(&self) -> &'a Complaints {
         self.complaints
     }
 
     /// Names of the members as given.
-    pub(super) fn names(&self) -> impl Iterator<Item = &'a str> {
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
         self.members.keys().map(String::as_str)
     }
 
     /// Path of a member from the root of the request.
-    pub(super) fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         if self.path.is_empty() {
             name.to_owned()
         } else {
@@ -120,12 +120,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn complain(&self, name: impl Into<Name>, message: impl Into<String>) {
+    pub fn complain(&self, name: impl Into<Name>, message: impl Into<String>) {
         self.complaints.add(self.path(name.into().camel), message);
     }
 
     /// The member as given, including `null`. Complains if two spellings have different values.
-    pub(super) fn given(&self, name: impl Into<Name>) -> Option<&'a Value> {
+    pub fn given(&self, name: impl Into<Name>) -> Option<&'a Value> {
         let name = name.into();
         let names = std::iter::once(&name.camel).chain(name.others);
         let is_out = |camel: &&str| self.lengths & length_bit(camel) == 0;
@@ -157,12 +157,12 @@ impl<'a> Fields<'a> {
     }
 
     /// The member if it is present and not `null`.
-    pub(super) fn value(&self, name: impl Into<Name>) -> Option<&'a Value> {
+    pub fn value(&self, name: impl Into<Name>) -> Option<&'a Value> {
         self.given(name).filter(|value| !value.is_null())
     }
 
     /// Like `value`, but complains if the member is absent.
-    pub(super) fn required(&self, name: impl Into<Name>) -> Option<&'a Value> {
+    pub fn required(&self, name: impl Into<Name>) -> Option<&'a Value> {
         let name = name.into();
         let value = self.value(name);
         if value.is_none() {
@@ -172,14 +172,14 @@ impl<'a> Fields<'a> {
     }
 
     /// A string, possibly empty.
-    pub(super) fn text(&self, name: impl Into<Name>) -> Option<&'a str> {
+    pub fn text(&self, name: impl Into<Name>) -> Option<&'a str> {
         let name = name.into();
         let value = self.value(name)?;
         self.as_text(name, value)
     }
 
     /// A required string that is not empty.
-    pub(super) fn required_text(&self, name: impl Into<Name>) -> Option<&'a str> {
+    pub fn required_text(&self, name: impl Into<Name>) -> Option<&'a str> {
         let name = name.into();
         let value = self.required(name)?;
         let text = self.as_text(name, value)?;
@@ -191,20 +191,20 @@ impl<'a> Fields<'a> {
     }
 
     /// An opaque id: 1 to 256 bytes, no control characters.
-    pub(super) fn id(&self, name: impl Into<Name>) -> Option<String> {
+    pub fn id(&self, name: impl Into<Name>) -> Option<String> {
         let name = name.into();
         let text = self.text(name)?;
         self.as_id(name, text)
     }
 
-    pub(super) fn required_id(&self, name: impl Into<Name>) -> Option<String> {
+    pub fn required_id(&self, name: impl Into<Name>) -> Option<String> {
         let name = name.into();
         let text = self.required_text(name)?;
         self.as_id(name, text)
     }
 
     /// An integer from `least` to `most`.
-    pub(super) fn integer(&self, name: impl Into<Name>, least: i64, most: i64) -> Option<i64> {
+    pub fn integer(&self, name: impl Into<Name>, least: i64, most: i64) -> Option<i64> {
         let name = name.into();
         let value = self.value(name)?;
         let number = value.as_i64().or_else(|| whole(value.as_f64()?));
@@ -217,7 +217,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number above 0.
-    pub(super) fn positive(&self, name: impl Into<Name>) -> Option<f64> {
+    pub fn positive(&self, name: impl Into<Name>) -> Option<f64> {
         let name = name.into();
         let value = self.value(name)?;
         let number = value.as_f64().filter(|n| n.is_finite() && *n > 0.0);
@@ -228,7 +228,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number from `least` to `most`.
-    pub(super) fn number(&self, name: impl Into<Name>, least: f64, most: f64) -> Option<f64> {
+    pub fn number(&self, name: impl Into<Name>, least: f64, most: f64) -> Option<f64> {
         let name = name.into();
         let value = self.value(name)?;
         let number = value.as_f64().filter(|n| (least..=most).contains(n));
@@ -239,7 +239,7 @@ impl<'a> Fields<'a> {
     }
 
     /// A number of seconds, above 0 and at most `most`.
-    pub(super) fn seconds(&self, name: impl Into<Name>, most: Duration) -> Option<Duration> {
+    pub fn seconds(&self, name: impl Into<Name>, most: Duration) -> Option<Duration> {
         let name = name.into();
         let seconds = self.positive(name)?;
         let duration = Duration::try_from_secs_f64(seconds)
@@ -256,7 +256,7 @@ impl<'a> Fields<'a> {
     }
 
     /// An RFC 3339 time.
-    pub(super) fn time(&self, name: impl Into<Name>) -> Option<Timestamp> {
+    pub fn time(&self, name: impl Into<Name>) -> Option<Timestamp> {
         let name = name.into();
         let text = self.text(name)?;
         let time = Some(text)
@@ -272,11 +272,7 @@ impl<'a> Fields<'a> {
     }
 
     /// One of the given words.
-    pub(super) fn choice<T: Copy>(
-        &self,
-        name: impl Into<Name>,
-        choices: &[(&str, T)],
-    ) -> Option<T> {
+    pub fn choice<T: Copy>(&self, name: impl Into<Name>, choices: &[(&str, T)]) -> Option<T> {
         let name = name.into();
         let value = self.value(name)?;
         let chosen = value
@@ -289,8 +285,18 @@ impl<'a> Fields<'a> {
         chosen.map(|(_, choice)| *choice)
     }
 
+    pub fn boolean(&self, name: impl Into<Name>) -> Option<bool> {
+        let name = name.into();
+        let value = self.value(name)?;
+        if !value.is_boolean() {
+            let message = format!("must be true or false, not {}", describe(value));
+            self.complain(name, message);
+        }
+        value.as_bool()
+    }
+
     /// Elements of an array with their paths; empty if the member is absent.
-    pub(super) fn list(&self, name: impl Into<Name>) -> Vec<(String, &'a Value)> {
+    pub fn list(&self, name: impl Into<Name>) -> Vec<(String, &'a Value)> {
         let name = name.into();
         let Some(value) = self.value(name) else {
             return Vec::new();
@@ -307,7 +313,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Distinct words of an array of non-empty strings.
-    pub(super) fn words(&self, name: impl Into<Name>) -> Vec<String> {
+    pub fn words(&self, name: impl Into<Name>) -> Vec<String> {
         let mut words = Vec::new();
         for (path, element) in self.list(name) {
             match element.as_str() {
@@ -326,14 +332,14 @@ impl<'a> Fields<'a> {
     }
 
     /// An object inside this one.
-    pub(super) fn object(&self, name: impl Into<Name>) -> Option<Fields<'a>> {
+    pub fn object(&self, name: impl Into<Name>) -> Option<Fields<'a>> {
         let name = name.into();
         let value = self.value(name)?;
         Fields::read(value, &self.path(name.camel), self.complaints)
     }
 
     /// An object whose member names are the caller's own.
-    pub(super) fn map(&self, name: impl Into<Name>) -> Option<&'a Map<String, Value>> {
+    pub fn map(&self, name: impl Into<Name>) -> Option<&'a Map<String, Value>> {
         let name = name.into();
         let value = self.value(name)?;
         let map = value.as_object();
@@ -381,7 +387,7 @@ fn is_bidi_control(c: char) -> bool {
 }
 
 /// Type of a value with its article, for messages.
-pub(super) fn describe(value: &Value) -> &'static str {
+pub fn describe(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
