@@ -159,7 +159,7 @@ impl Inner {
                 return silent(Ending::Unavailable(text));
             }
         };
-        let folder = match workspace::reopen(request, &self.config.workspace_roots) {
+        let folder = match workspace::reopen(request, &self.config) {
             Ok(folder) => folder,
             Err(text) => {
                 let error = AdapterError::new("workspace_unavailable", text);

@@ -105,6 +105,8 @@ struct Free<'a> {
     workspace_id: &'a Option<FolderId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     submitter: &'a Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_step: bool,
     #[serde(flatten)]
     trace: &'a Trace,
 }
@@ -151,6 +153,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         user_id,
         project_id,
         submitter,
+        is_step,
         run_id,
         step_id,
         gateway_id,
@@ -199,6 +202,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         metadata,
         workspace_id,
         submitter,
+        is_step: *is_step,
         trace,
     };
     let mut json = serde_json::to_string(&compared).expect("a request has only text keys");
@@ -267,6 +271,7 @@ mod tests {
     fn of_text(text: &str) -> Digest {
         let (config, none) = (Config::default(), Default::default());
         let limits = Limits {
+            is_step: false,
             config: &config,
             mcp_servers: &none,
             external: &|name| Err(format!("unknown service {name:?}")),

@@ -101,6 +101,9 @@ pub struct Config {
     pub max_attempts: u32,
     /// Folders below which `workspace.dir` is allowed, at acceptance and at each start. Empty: no dispatch may name a folder.
     pub workspace_roots: Vec<PathBuf>,
+    /// Folder of the checkouts of runs. Only their own steps may name folders below it, whatever the roots are.
+    #[serde(skip)]
+    pub checkouts: Option<PathBuf>,
     /// Bytes of an output included in the result and the callback; the whole output has its own route.
     pub output_inline_bytes: usize,
     /// Maximum bytes of an output; a longer one ends the dispatch as `output_too_large`.
@@ -130,6 +133,7 @@ impl Default for Config {
             queue_limit: 1_000_000,
             max_attempts: 3,
             workspace_roots: Vec::new(),
+            checkouts: None,
             output_inline_bytes: MIB,
             output_limit_bytes: 16 * MIB,
             schema_limit_bytes: MIB / 4,

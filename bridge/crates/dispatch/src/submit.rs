@@ -37,6 +37,8 @@ pub struct SubmitHeaders {
     pub caller: Option<Identity>,
     /// User of a dispatch that names none.
     pub submitter: Option<String>,
+    /// The dispatch is a step of a run, in one of its checkouts.
+    pub is_step: bool,
 }
 
 /// Body of the 202 response.
@@ -173,6 +175,7 @@ impl Inner {
         };
         let limits = Limits {
             config: &self.config,
+            is_step: headers.is_step,
             mcp_servers: &self.mcp_names,
             external: &|name| self.external.resolve(name),
             callback: &|url| {

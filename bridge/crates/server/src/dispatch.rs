@@ -110,6 +110,7 @@ pub(super) fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failu
     }
     Ok(SubmitHeaders {
         submitter: None,
+        is_step: false,
         idempotency_key: text("idempotency-key"),
         traceparent: text("traceparent"),
         caller: None,

@@ -109,6 +109,9 @@ pub struct DispatchRequest {
     /// Name of the token that it was submitted with: the user, if none is given.
     #[serde(default)]
     pub submitter: Option<String>,
+    /// A step of a run, whose folder is one of its checkouts.
+    #[serde(default)]
+    pub is_step: bool,
     #[serde(default)]
     pub run_id: Option<String>,
     #[serde(default)]
@@ -169,6 +172,7 @@ impl DispatchRequest {
             user_id: None,
             project_id: None,
             submitter: None,
+            is_step: false,
             run_id: record.run_id.clone(),
             step_id: None,
             gateway_id: None,

@@ -49,6 +49,7 @@ pub(crate) fn minimal() -> DispatchRequest {
         user_id: None,
         project_id: None,
         submitter: None,
+        is_step: false,
         run_id: None,
         step_id: None,
         gateway_id: None,

@@ -3,7 +3,7 @@
 
 mod attachments;
 mod callback;
-mod fields;
+pub mod fields;
 mod options;
 #[cfg(test)]
 mod rows;
@@ -23,6 +23,7 @@ pub use self::fields::FieldError;
 pub use self::tools::Entries;
 
 use self::fields::{Complaints, Fields, Name};
+use self::workspace::Roots;
 use super::Config;
 use super::request::{DispatchRequest, Preferences, Recovery, Secrets};
 use super::trace::Trace;
@@ -45,6 +46,8 @@ pub struct Envelope<'a> {
 #[derive(Clone, Copy)]
 pub struct Limits<'a> {
     pub config: &'a Config,
+    /// The dispatch is a step of a run.
+    pub is_step: bool,
     /// Names of configured MCP servers.
     pub mcp_servers: &'a BTreeSet<String>,
     /// Finds the entry of an external service; `Err` says what is wrong with its name.
@@ -102,7 +105,7 @@ fn read_dispatch(
     if not_before.zip(deadline).is_some_and(|(n, d)| d <= n) {
         fields.complain("deadline", "must be later than notBefore");
     }
-    let (workspace, workspace_id) = workspace::read(fields, &config.workspace_roots);
+    let (workspace, workspace_id) = workspace::read(fields, &Roots::new(config, limits.is_step));
     let output_strategy = read_output_strategy(fields);
     let dir_given = fields
         .value("workspace")
@@ -152,6 +155,7 @@ fn read_dispatch(
         user_id: fields.id("userId"),
         project_id: fields.id("projectId"),
         submitter: None,
+        is_step: limits.is_step,
         run_id: fields.id("runId"),
         step_id: fields.id("stepId"),
         gateway_id: fields.id("gatewayId"),
@@ -276,7 +280,7 @@ fn read_recovery(fields: &Fields<'_>) -> Recovery {
 }
 
 /// Reads the budget; one without limits counts as absent.
-fn read_budget(fields: &Fields<'_>) -> Option<Budget> {
+pub fn read_budget(fields: &Fields<'_>) -> Option<Budget> {
     let fields = fields.object("budget")?;
     spelling::warn(&fields, spelling::BUDGET);
     let tokens = fields.integer("maxTokens", 1, 1 << 53);

@@ -22,6 +22,7 @@ fn minimal() -> Map<String, Value> {
 
 fn check(body: &Value, envelope: &Envelope<'_>) -> Result<DispatchRequest, Vec<FieldError>> {
     let limits = Limits {
+        is_step: false,
         config: &Config::default(),
         mcp_servers: &BTreeSet::from(["files".to_owned(), "web".to_owned()]),
         external: &|name| Err(format!("unknown service {name:?}")),

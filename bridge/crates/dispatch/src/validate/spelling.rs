@@ -150,6 +150,7 @@ mod tests {
         body.as_object_mut().unwrap().extend(members);
         let (config, none) = (Config::default(), BTreeSet::new());
         let limits = Limits {
+            is_step: false,
             config: &config,
             mcp_servers: &none,
             external: &|name| Err(format!("unknown service {name:?}")),

@@ -6,15 +6,40 @@ use std::path::{Path, PathBuf};
 use forge_adapter_api::folder::{Folder, FolderId};
 use serde_json::Value;
 
+use crate::Config;
 use crate::request::{DispatchRequest, File, Workspace};
 
 use super::fields::Fields;
 use super::spelling;
 
+/// Folders below which the folder of a dispatch is allowed.
+pub(crate) struct Roots<'a> {
+    allowed: &'a [PathBuf],
+    /// Not allowed, although it may be below one of the others.
+    closed: &'a [PathBuf],
+}
+
+impl<'a> Roots<'a> {
+    /// Roots of callers, or of steps of runs.
+    pub(crate) fn new(config: &'a Config, is_step: bool) -> Self {
+        let checkouts = config.checkouts.as_slice();
+        match is_step {
+            true => Self {
+                allowed: checkouts,
+                closed: &[],
+            },
+            false => Self {
+                allowed: &config.workspace_roots,
+                closed: checkouts,
+            },
+        }
+    }
+}
+
 /// Reads `workspace`, and the identity of its folder, which becomes canonical and must be below one of the roots.
 pub(super) fn read(
     dispatch: &Fields<'_>,
-    roots: &[PathBuf],
+    roots: &Roots<'_>,
 ) -> (Option<Workspace>, Option<FolderId>) {
     let Some(fields) = dispatch.object("workspace") else {
         return (None, None);
@@ -41,12 +66,13 @@ pub(super) fn read(
 /// that was accepted.
 pub(crate) fn reopen(
     dispatch: &DispatchRequest,
-    roots: &[PathBuf],
+    config: &Config,
 ) -> Result<Option<Folder>, String> {
     let Some(dir) = dispatch.workspace_dir() else {
         return Ok(None);
     };
-    let (folder, id) = resolve(dir, roots).map_err(|text| format!("workspace.dir {text}"))?;
+    let roots = Roots::new(config, dispatch.is_step);
+    let (folder, id) = resolve(dir, &roots).map_err(|text| format!("workspace.dir {text}"))?;
     let accepted = dispatch.workspace_id.unwrap_or(id);
     if folder.path() != dir || id != accepted {
         return Err("workspace.dir is another folder than when the dispatch was accepted".into());
@@ -112,8 +138,8 @@ pub(super) fn path_complaint(path: &str) -> Option<&'static str> {
 }
 
 /// Resolves the links of the folder and of the roots; complains unless the folder is below a root.
-fn resolve(path: &Path, roots: &[PathBuf]) -> Result<(Folder, FolderId), String> {
-    if roots.is_empty() {
+fn resolve(path: &Path, roots: &Roots<'_>) -> Result<(Folder, FolderId), String> {
+    if roots.allowed.is_empty() {
         return Err(
             "no workspace root is configured; set dispatch.workspace_roots to use a folder".into(),
         );
@@ -124,11 +150,11 @@ fn resolve(path: &Path, roots: &[PathBuf]) -> Result<(Folder, FolderId), String>
     // The same answer for missing and outside, so that callers cannot probe for folders.
     let outside = || "must be an existing folder below a configured workspace root".to_owned();
     let resolved = path.canonicalize().map_err(|_| outside())?;
-    let below = roots
-        .iter()
-        .filter_map(|root| root.canonicalize().ok())
-        .any(|root| resolved.starts_with(root));
-    if !below {
+    let is_below = |root: &PathBuf| {
+        let root = root.canonicalize();
+        root.is_ok_and(|root| resolved.starts_with(root))
+    };
+    if !roots.allowed.iter().any(is_below) || roots.closed.iter().any(is_below) {
         return Err(outside());
     }
     if resolved.to_str().is_none() {
@@ -150,10 +176,17 @@ mod tests {
     use super::*;
     use crate::request::tests::minimal;
 
+    fn rooted(roots: &[PathBuf]) -> Config {
+        Config {
+            workspace_roots: roots.to_vec(),
+            ..Config::default()
+        }
+    }
+
     fn complaints(body: &Value, roots: &[PathBuf]) -> (Option<Workspace>, Vec<String>) {
         let complaints = Complaints::default();
         let fields = Fields::read(body, "", &complaints).unwrap();
-        let (workspace, _) = read(&fields, roots);
+        let (workspace, _) = read(&fields, &Roots::new(&rooted(roots), false));
         read_output_file(&fields);
         let fields = complaints.into_vec().into_iter().map(|e| e.field).collect();
         (workspace, fields)
@@ -199,13 +232,14 @@ mod tests {
         let body = json!({"workspace": {"dir": dir}});
         let accepted = Complaints::default();
         let fields = Fields::read(&body, "", &accepted).unwrap();
-        let (workspace, workspace_id) = read(&fields, std::slice::from_ref(&root));
+        let config = rooted(std::slice::from_ref(&root));
+        let (workspace, workspace_id) = read(&fields, &Roots::new(&config, false));
         let dispatch = DispatchRequest {
             workspace,
             workspace_id,
             ..minimal()
         };
-        let reopened = || reopen(&dispatch, std::slice::from_ref(&root));
+        let reopened = || reopen(&dispatch, &config);
         assert_eq!(reopened().unwrap().unwrap().id().ok(), workspace_id);
 
         std::fs::rename(&dir, base.join("kept")).unwrap();
@@ -222,8 +256,29 @@ mod tests {
         std::fs::remove_dir(&dir).unwrap();
         std::fs::rename(base.join("kept"), &dir).unwrap();
         assert!(reopened().is_ok());
-        assert!(reopen(&dispatch, &[base.join("elsewhere")]).is_err());
-        assert_eq!(reopen(&minimal(), &[]).unwrap().map(drop), None);
+        assert!(reopen(&dispatch, &rooted(&[base.join("elsewhere")])).is_err());
+        assert_eq!(reopen(&minimal(), &rooted(&[])).unwrap().map(drop), None);
+    }
+
+    #[test]
+    fn only_steps_of_runs_work_in_their_checkouts() {
+        let held = tempfile::tempdir().unwrap();
+        let base = held.path().canonicalize().unwrap();
+        let checkout = base.join("runs/one");
+        std::fs::create_dir_all(&checkout).unwrap();
+        let config = Config {
+            checkouts: Some(base.join("runs")),
+            ..rooted(std::slice::from_ref(&base))
+        };
+        for (dir, is_step, is_allowed) in [
+            (&checkout, true, true),
+            (&checkout, false, false),
+            (&base, true, false),
+            (&base, false, true),
+        ] {
+            let found = resolve(dir, &Roots::new(&config, is_step));
+            assert_eq!(found.is_ok(), is_allowed, "{dir:?} {is_step}");
+        }
     }
 
     #[test]
