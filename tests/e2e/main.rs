@@ -54,6 +54,7 @@ mod leftovers;
 mod limits;
 mod logging;
 mod manage;
+mod manage_commands;
 mod manifests;
 mod metrics;
 mod model;

@@ -44,6 +44,16 @@ pub(super) enum Error {
     Unreadable { url: Url },
 }
 
+impl Error {
+    /// Code with which the bridge refused a request, such as `NOT_FOUND`.
+    pub(super) fn code(&self) -> Option<&str> {
+        match self {
+            Self::Refused { refusal, .. } => refusal.body["code"].as_str(),
+            _ => None,
+        }
+    }
+}
+
 /// Error envelope of the HTTP API.
 #[derive(Debug)]
 pub(super) struct Refusal {
@@ -146,7 +156,17 @@ impl Client {
     }
 
     pub(super) async fn post(&self, target: Target<'_>, body: &Value) -> Result<Value, Error> {
-        self.post_with(target, &[], body).await
+        self.change(Method::POST, target, body).await
+    }
+
+    /// Sends a JSON body; an answer without content is `null`.
+    pub(super) async fn change(
+        &self,
+        method: Method,
+        target: Target<'_>,
+        body: &Value,
+    ) -> Result<Value, Error> {
+        self.change_with(method, target, &[], body).await
     }
 
     pub(super) async fn post_with(
@@ -155,8 +175,18 @@ impl Client {
         headers: &[(&'static str, &str)],
         body: &Value,
     ) -> Result<Value, Error> {
+        self.change_with(Method::POST, target, headers, body).await
+    }
+
+    async fn change_with(
+        &self,
+        method: Method,
+        target: Target<'_>,
+        headers: &[(&'static str, &str)],
+        body: &Value,
+    ) -> Result<Value, Error> {
         let request = self
-            .request(Method::POST, &target)
+            .request(method, &target)
             .timeout(ANSWER)
             .header("content-type", "application/json")
             .body(body.to_string());
@@ -244,7 +274,10 @@ impl Client {
         if !response.status().is_success() {
             return Err(self.refusal(response).await);
         }
-        self.json(response).await
+        match response.status() {
+            StatusCode::NO_CONTENT => Ok(Value::Null),
+            _ => self.json(response).await,
+        }
     }
 
     async fn refusal(&self, response: Response) -> Error {

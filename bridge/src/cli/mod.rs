@@ -17,7 +17,9 @@ mod drill;
 mod forg;
 mod forge;
 mod health;
+mod lines;
 mod manual;
+mod runtime;
 mod screen;
 mod secrets;
 mod serve;
@@ -113,6 +115,14 @@ enum Command {
     Secrets(secrets::Arguments),
     /// List and manage the adapters of a running bridge; create and test adapters
     Adapters(adapters::Arguments),
+    /// List, edit and compare the agents of a runtime, with their files and channels
+    Agents(runtime::Arguments<runtime::agents::Command>),
+    /// List, edit, switch and remove the skills of a runtime
+    Skills(runtime::Arguments<runtime::skills::Command>),
+    /// List the models of a runtime; set that of an agent
+    Models(runtime::Arguments<runtime::system::ModelCommand>),
+    /// Show the model catalogue and security of a runtime; reload its configuration
+    System(runtime::Arguments<runtime::system::Command>),
     /// Post a dispatch and follow it
     Dispatch(dispatch::Arguments),
     /// Show readiness of a bridge and health of its adapters
@@ -213,6 +223,10 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Check(arguments) => check::run(&context, &arguments),
         Command::Secrets(arguments) => secrets::run(&context, arguments),
         Command::Adapters(arguments) => adapters::run(&context, &arguments),
+        Command::Agents(arguments) => runtime::run(&context, &arguments),
+        Command::Skills(arguments) => runtime::run(&context, &arguments),
+        Command::Models(arguments) => runtime::run(&context, &arguments),
+        Command::System(arguments) => runtime::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
         Command::Health => health::run(&context),
         Command::Tail(arguments) => tail::run(&context, &arguments),
@@ -243,6 +257,9 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     screen::error(error);
+    if error.is::<runtime::Unusable>() {
+        return ExitCode::from(USAGE);
+    }
     let code = match error.downcast_ref::<client::Error>() {
         Some(client::Error::Unreachable { .. }) => UNREACHABLE,
         Some(client::Error::Refused { .. } | client::Error::Unreadable { .. }) => REFUSED,

@@ -1,7 +1,6 @@
 //! `forg connect`: makes a tool call `forg`, or no longer. Shows the change of the tool's file before it is made.
 
 mod claude;
-mod lines;
 
 use std::env;
 use std::fs;
@@ -14,7 +13,7 @@ use clap::{Args, ValueEnum};
 use tempfile::NamedTempFile;
 
 use super::super::screen::Tone;
-use super::super::{Context, FAILED};
+use super::super::{Context, FAILED, lines};
 
 /// Plugin of OpenCode; its first line identifies it.
 const PLUGIN: &str = include_str!("opencode.js");
@@ -75,13 +74,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         old.as_deref().unwrap_or_default(),
         new.as_deref().unwrap_or_default(),
     );
-    for (sign, line) in lines::changes(before, after) {
-        let tone = match sign {
-            '+' => Tone::Good,
-            _ => Tone::Bad,
-        };
-        screen.line(screen.paint(tone, format_args!("{sign} {line}")))?;
-    }
+    lines::print(&screen, before, after)?;
     if !arguments.yes {
         // A script or a tool would wait for ever for its own answer.
         if !io::stdin().is_terminal() {

@@ -1,7 +1,26 @@
 //! Difference of two texts in lines.
 
-/// Removed (`-`) and added (`+`) lines, in the order of the texts. Time and memory are the product of their lengths, without
-/// what they have in common at both ends.
+use std::io;
+
+use super::screen::{Screen, Tone};
+
+/// Pairs of lines that are compared. Of texts with more, all lines between their common ends count as changed.
+const PAIRS: usize = 10_000_000;
+
+/// Prints the removed and added lines.
+pub(super) fn print(screen: &Screen, old: &str, new: &str) -> io::Result<()> {
+    for (sign, line) in changes(old, new) {
+        let tone = match sign {
+            '+' => Tone::Good,
+            _ => Tone::Bad,
+        };
+        screen.line(screen.paint(tone, format_args!("{sign} {line}")))?;
+    }
+    Ok(())
+}
+
+/// Removed (`-`) and added (`+`) lines, in the order of the texts; line ends do not count. Time and memory are the
+/// product of their lengths, without what they have in common at both ends.
 pub(super) fn changes<'a>(old: &'a str, new: &'a str) -> Vec<(char, &'a str)> {
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let same = |pairs: &mut dyn Iterator<Item = (&&str, &&str)>| {
@@ -10,6 +29,13 @@ pub(super) fn changes<'a>(old: &'a str, new: &'a str) -> Vec<(char, &'a str)> {
     let start = same(&mut old.iter().zip(&new));
     let end = same(&mut old[start..].iter().rev().zip(new[start..].iter().rev()));
     let (old, new) = (&old[start..old.len() - end], &new[start..new.len() - end]);
+    if old.len().saturating_mul(new.len()) > PAIRS {
+        let (old, new) = (
+            old.iter().map(|line| ('-', *line)),
+            new.iter().map(|line| ('+', *line)),
+        );
+        return old.chain(new).collect();
+    }
     // Length of the longest common subsequence of what follows each pair of places.
     let mut common = vec![vec![0_usize; new.len() + 1]; old.len() + 1];
     for i in (0..old.len()).rev() {
@@ -47,5 +73,8 @@ mod tests {
         assert_eq!(changes("", "a\nb"), [('+', "a"), ('+', "b")]);
         assert_eq!(changes("a\na\na", "a\na"), [('-', "a")]);
         assert_eq!(changes("a\n", "a"), []);
+        let (many, more) = ("a\n".repeat(4_000), "b\n".repeat(4_000));
+        let changed = changes(&many, &more);
+        assert_eq!((changed[0], changed.len()), (('-', "a"), 8_000));
     }
 }

@@ -1,0 +1,55 @@
+//! `forge-bridge models` and `system`: models of a runtime, its security and its configuration.
+
+use clap::Subcommand;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::{Execute, Exit, Runtime};
+
+#[derive(Debug, Subcommand)]
+pub(in super::super) enum ModelCommand {
+    /// List the models
+    List,
+    /// Set the model of an agent
+    Set { agent: String, model: String },
+}
+
+#[derive(Debug, Subcommand)]
+pub(in super::super) enum Command {
+    /// List the model catalogue
+    Catalogue,
+    /// Show if runs are isolated from the machine, and findings about the runtime's security
+    Posture,
+    /// Reload the runtime's configuration
+    Reload,
+}
+
+const MODELS: [&str; 3] = ["modelId", "name", "provider"];
+
+impl Execute for ModelCommand {
+    async fn execute(&self, runtime: &Runtime<'_>) -> Exit {
+        match self {
+            Self::List => runtime.show(&["models"], &MODELS).await,
+            Self::Set { agent, model } => {
+                let path = ["agents", agent];
+                runtime
+                    .set(&path, "model", model.as_str().into(), "updated")
+                    .await
+            }
+        }
+    }
+}
+
+impl Execute for Command {
+    async fn execute(&self, runtime: &Runtime<'_>) -> Exit {
+        let (method, route) = match self {
+            Self::Catalogue => (Method::GET, "models"),
+            Self::Posture => (Method::GET, "security"),
+            Self::Reload => (Method::POST, "reload"),
+        };
+        let answer = runtime
+            .call(method, &["system", route], &Value::Null)
+            .await?;
+        runtime.print(&answer, &MODELS)
+    }
+}
