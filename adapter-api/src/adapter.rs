@@ -44,7 +44,8 @@ pub trait ExecutionAdapter: Sized + Send + Sync + 'static {
     /// something works. Called often: answer within a second.
     async fn check_health(&self) -> Health;
 
-    /// The profile of the runtime, which routing uses.
+    /// The profile of the runtime, which routing uses. Called after `initialize` and after each health
+    /// check: if settings of the runtime decide it, return what the check found.
     fn capabilities(&self) -> Profile;
 
     /// Runs one task. The prompt is already assembled, tools have one format, and the output strategy is

@@ -81,6 +81,10 @@ pub struct ExecutionRequest {
     /// True if the execution fails (`mcp_server_unavailable`) when one of `mcp_servers` does not start.
     #[serde(default = "yes", skip_serializing_if = "is_true")]
     pub mcp_required: bool,
+    /// Capabilities that the dispatch requires. The profile had them when it was routed; an adapter whose
+    /// profile can change refuses the execution if one is gone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub requires: Vec<String>,
     /// Remaining budget, over all attempts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<Budget>,
@@ -287,6 +291,7 @@ impl ExecutionRequest {
             workspace: None,
             mcp_servers: BTreeMap::new(),
             mcp_required: true,
+            requires: Vec::new(),
             budget: None,
             metadata: None,
             meta: Meta::default(),

@@ -83,6 +83,7 @@ pub fn assemble(
         }),
         mcp_servers: mcp_servers(dispatch, attempt.mcp_servers)?,
         mcp_required: attempt.mcp_required,
+        requires: dispatch.requires.clone(),
         budget: attempt.budget_left,
         metadata: dispatch.metadata.clone().map(Value::Object),
         meta: Meta {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use forge_adapter_api::{AdapterError, Health, Profile};
+use forge_adapter_api::{AdapterError, Health, HealthStatus, Profile};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use crate::instance::health::{HealthReport, Quarantine};
 use crate::instance::isolation::Isolation;
 use crate::instance::meters::Meters;
 use crate::registry::agents::AgentDirectory;
-use crate::registry::generation::{AdapterContext, Generation, Permit, Start};
+use crate::registry::generation::{AdapterContext, Generation, Permit, Ready, Start};
 use crate::registry::pause::Mark;
 use crate::registry::spec::AdapterSpec;
 use forge_base::failpoint;
@@ -62,7 +62,7 @@ impl Board {
             .serving
             .as_ref()
             .and_then(|generation| generation.ready());
-        ready.map_or(0, |ready| ready.max_concurrent)
+        ready.map_or(0, Ready::max_concurrent)
     }
 }
 
@@ -175,10 +175,10 @@ impl Adapter {
         self.board().load_error.clone()
     }
 
-    /// `None` if the adapter was never loaded or initialised.
+    /// As of the last health check; `None` if the adapter was never loaded or initialised.
     pub fn profile(&self) -> Option<Arc<Profile>> {
         let generation = self.generation()?;
-        generation.ready().map(|ready| Arc::clone(&ready.profile))
+        generation.ready().map(Ready::profile)
     }
 
     /// The last health report, from the cache.
@@ -329,7 +329,7 @@ impl Adapter {
             .filter(|generation| generation.ready().is_some())
     }
 
-    /// Asks for health if the cached report is stale; at most one request is in flight.
+    /// Asks for health if the cached report is stale, then for the profile; at most one request is in flight.
     pub(crate) async fn refresh_health(&self) {
         let Some(generation) = self.ready() else {
             return;
@@ -339,6 +339,9 @@ impl Adapter {
         } = &self.shared.post;
         if let Some(_asking) = monitor.ask(config.health_age, Timestamp::now()) {
             let health = generation.health(config.health_timeout).await;
+            if health.status != HealthStatus::Offline {
+                generation.refresh_profile(config.health_timeout).await;
+            }
             monitor.record(generation.source, health, Timestamp::now());
         }
     }

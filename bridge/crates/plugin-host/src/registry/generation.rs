@@ -1,7 +1,7 @@
 //! One loaded generation of an adapter: facts of its library, instance, profile and calls in flight. After a reload an
 //! adapter has several for a while, each with executions of its own.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, CancelRequest, Health, Profile};
@@ -58,9 +58,19 @@ pub(crate) struct Generation {
 }
 
 pub(crate) struct Ready {
-    pub profile: Arc<Profile>,
-    /// The lower of the profile's limit and the table's.
-    pub max_concurrent: usize,
+    profile: RwLock<Arc<Profile>>,
+    /// Limit from the adapter's table, which can only lower the profile's.
+    bound: u32,
+}
+
+impl Ready {
+    pub(crate) fn profile(&self) -> Arc<Profile> {
+        Arc::clone(&self.profile.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn max_concurrent(&self) -> usize {
+        self.bound.min(self.profile().max_concurrent) as usize
+    }
 }
 
 /// Calls in flight on a generation.
@@ -209,6 +219,29 @@ impl Generation {
         ask(&self.handle, timeout).await
     }
 
+    /// Asks for the profile again, since settings of the runtime can decide it. After a failure the known one stays.
+    pub(crate) async fn refresh_profile(&self, timeout: Duration) {
+        let Some(ready) = &self.ready else {
+            return;
+        };
+        match profile(&self.handle, timeout).await {
+            Ok(profile) if profile != *ready.profile() => {
+                tracing::info!(
+                    adapter.id = self.provider,
+                    "adapter {} has another profile: {}",
+                    self.provider,
+                    profile.capabilities.join(", ")
+                );
+                *ready
+                    .profile
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner) = Arc::new(profile);
+            }
+            Ok(_) => {}
+            Err(why) => tracing::debug!(adapter.id = self.provider, "the profile is kept: {why}"),
+        }
+    }
+
     /// Enables events outside executions.
     pub(crate) async fn start_relay(&self) {
         failpoint::point("adapter.relay.before");
@@ -294,8 +327,7 @@ impl Permit {
     }
 
     pub fn profile(&self) -> Option<Arc<Profile>> {
-        let ready = self.generation.ready.as_ref()?;
-        Some(Arc::clone(&ready.profile))
+        self.generation.ready.as_ref().map(Ready::profile)
     }
 
     /// Starts an execution; `request` is an `ExecutionRequest` as JSON.
@@ -337,7 +369,15 @@ async fn initialize(
     answer(handle, "initialize", settings, config.initialize_timeout)
         .await
         .map_err(|error| format!("initialize failed: {error}"))?;
-    let profile = answer(handle, "capabilities", empty(), CAPABILITIES_TIMEOUT)
+    Ok(Ready {
+        profile: RwLock::new(Arc::new(profile(handle, CAPABILITIES_TIMEOUT).await?)),
+        bound: max_concurrent.unwrap_or(u32::MAX),
+    })
+}
+
+/// Calls `capabilities`; the error says why there is no valid profile.
+async fn profile(handle: &Handle, timeout: Duration) -> Result<Profile, String> {
+    let profile = answer(handle, "capabilities", empty(), timeout)
         .await
         .map_err(|error| format!("capabilities failed: {error}"))?;
     let profile: Profile = serde_json::from_slice(&profile)
@@ -345,9 +385,5 @@ async fn initialize(
     if profile.max_concurrent == 0 {
         return Err("its profile says maxConcurrent 0; wanted at least 1".to_owned());
     }
-    let bound = max_concurrent.unwrap_or(u32::MAX);
-    Ok(Ready {
-        max_concurrent: bound.min(profile.max_concurrent) as usize,
-        profile: Arc::new(profile),
-    })
+    Ok(profile)
 }
