@@ -1,13 +1,12 @@
 //! Profiles as agents. The instructions of an agent are its `SOUL.md`, the only file that can be edited.
 
 use forge_adapter_api::manage::{Agent, AgentManager, WorkspaceFile};
-use forge_adapter_api::{AdapterError, Result, async_trait};
+use forge_adapter_api::{Result, async_trait};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use crate::management::{Management, found};
+use crate::management::{Management, absent, found, invalid};
 use crate::profiles;
-use crate::skill_text::invalid;
 use crate::{HermesAgent, skills};
 
 /// The file with an agent's instructions.
@@ -29,9 +28,9 @@ impl WantedAgent {
     pub(crate) fn of(mut agent: Agent) -> Result<Self> {
         profiles::check(&agent.agent_id)?;
         if agent.name.is_some_and(|name| name != agent.agent_id) {
-            let text =
-                "name: a profile has no other name than its id; leave it out, or use description";
-            return Err(invalid(text));
+            return Err(invalid(
+                "name: a profile has no other name than its id; leave it out, or use description",
+            ));
         }
         let wanted = Self {
             description: take(&mut agent.extra, "description")?,
@@ -55,17 +54,16 @@ pub(crate) fn take<T: DeserializeOwned>(
     member: &str,
 ) -> Result<Option<T>> {
     let value = extra.remove(member).unwrap_or(Value::Null);
-    serde_json::from_value(value).map_err(|error| invalid(&format!("{member}: {error}")))
+    serde_json::from_value(value).map_err(|error| invalid(format!("{member}: {error}")))
 }
 
 /// Refuses a request with members that Hermes has no place for.
 pub(crate) fn refuse_unknown(extra: &Map<String, Value>, known: &str) -> Result<()> {
     match extra.keys().next() {
         None => Ok(()),
-        Some(member) => {
-            let text = format!("{member}: Hermes has no place for this member; it keeps {known}");
-            Err(invalid(&text))
-        }
+        Some(member) => Err(invalid(format!(
+            "{member}: Hermes has no place for this member; it keeps {known}"
+        ))),
     }
 }
 
@@ -84,10 +82,7 @@ pub(crate) async fn find(management: &Management, id: &str) -> Result<Option<Age
 /// Creates a profile as a copy of the default one, whose provider it needs. What cannot be completed is removed.
 pub(crate) async fn create(management: &Management, wanted: &WantedAgent) -> Result<()> {
     let id = &wanted.id;
-    let mut body = json!({"name": id, "clone_from_default": true});
-    if let Some(description) = &wanted.description {
-        body["description"] = description.as_str().into();
-    }
+    let body = json!({"name": id, "clone_from_default": true});
     management.post("/api/profiles", &body).await?;
     let applied = apply(management, wanted).await;
     if applied.is_err()
@@ -102,14 +97,14 @@ pub(crate) async fn create(management: &Management, wanted: &WantedAgent) -> Res
 pub(crate) async fn apply(management: &Management, wanted: &WantedAgent) -> Result<()> {
     let path = format!("/api/profiles/{}", wanted.id);
     if let Some(text) = &wanted.system_prompt {
-        let body = json!({ "content": text });
-        management.put(&format!("{path}/soul"), &body).await?;
+        replace_soul(management, &wanted.id, text).await?;
     }
     if let Some(text) = &wanted.description {
-        let body = json!({ "description": text });
-        management
-            .put(&format!("{path}/description"), &body)
-            .await?;
+        let (path, body) = (
+            format!("{path}/description"),
+            json!({ "description": text }),
+        );
+        management.put(&path, &body).await?;
     }
     if let Some(model) = &wanted.model {
         let (provider, model) = model_of(management, wanted, model).await?;
@@ -160,10 +155,16 @@ pub(crate) async fn remove(management: &Management, id: &str) -> Result<bool> {
 /// Replaces the text of an agent's file.
 pub(crate) async fn write(management: &Management, id: &str, path: &str, text: &str) -> Result<()> {
     profiles::check(id)?;
-    if path != SOUL {
-        let text = format!("path: Hermes keeps one file of an agent, {SOUL}");
-        return Err(invalid(&text));
+    match path {
+        SOUL => replace_soul(management, id, text).await,
+        _ => Err(invalid(format!(
+            "path: Hermes keeps one file of an agent, {SOUL}"
+        ))),
     }
+}
+
+async fn replace_soul(management: &Management, id: &str, text: &str) -> Result<()> {
+    let _alone = management.change(id)?;
     let body = json!({ "content": text });
     let path = format!("/api/profiles/{id}/soul");
     management.put(&path, &body).await.map(drop)
@@ -173,11 +174,8 @@ pub(crate) async fn write(management: &Management, id: &str, path: &str, text: &
 async fn soul(management: &Management, id: &str) -> Result<Option<String>> {
     profiles::check(id)?;
     let soul = management.get(&format!("/api/profiles/{id}/soul")).await?;
-    let exists = soul["exists"] == true;
-    Ok(soul["content"]
-        .as_str()
-        .filter(|_| exists)
-        .map(str::to_owned))
+    let text = soul["content"].as_str().filter(|_| soul["exists"] == true);
+    Ok(text.map(str::to_owned))
 }
 
 fn agent(profile: &Value) -> Option<Agent> {
@@ -206,8 +204,8 @@ fn file(content: String) -> WorkspaceFile {
 impl HermesAgent {
     /// The agent as it is now; fails with `not_found` if it is not there.
     async fn read_back(&self, id: &str) -> Result<Agent> {
-        let missing = || AdapterError::new("not_found", format!("there is no profile {id:?}"));
-        AgentManager::get(self, id).await?.ok_or_else(missing)
+        let agent = AgentManager::get(self, id).await?;
+        agent.ok_or_else(|| absent("profile", id))
     }
 }
 

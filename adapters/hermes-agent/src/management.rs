@@ -1,5 +1,6 @@
 //! Calls of Hermes' management interface, at a server that the operator names or one that starts on first use.
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use crate::process::{ServeProcess, unavailable};
+use crate::process::{START, ServeProcess, unavailable};
 use crate::settings::Settings;
 
 /// Path of the default profile's settings.
@@ -41,6 +42,20 @@ pub(crate) struct Management {
     is_lost: AtomicBool,
     /// The settings at the last reload, or at the first call.
     config: StdMutex<Option<Value>>,
+    /// Profiles whose instructions are being replaced.
+    changing: StdMutex<HashSet<String>>,
+}
+
+/// Exclusive right to replace the instructions of a profile.
+pub(crate) struct ChangeGuard<'a> {
+    changing: &'a StdMutex<HashSet<String>>,
+    profile: &'a str,
+}
+
+impl Drop for ChangeGuard<'_> {
+    fn drop(&mut self) {
+        lock(self.changing).remove(self.profile);
+    }
 }
 
 impl Management {
@@ -58,6 +73,7 @@ impl Management {
             process: Mutex::default(),
             is_lost: AtomicBool::new(false),
             config: StdMutex::default(),
+            changing: StdMutex::default(),
         })
     }
 
@@ -98,6 +114,19 @@ impl Management {
         let changed = *kept != now;
         *kept = now;
         Ok(changed)
+    }
+
+    /// Fails with `conflict` while the instructions of the profile are being replaced: Hermes would keep either text, and
+    /// report success for both.
+    pub(crate) fn change<'a>(&'a self, profile: &'a str) -> Result<ChangeGuard<'a>> {
+        let changing = &self.changing;
+        match lock(changing).insert(profile.to_owned()) {
+            true => Ok(ChangeGuard { changing, profile }),
+            false => Err(AdapterError::new(
+                "conflict",
+                format!("the instructions of {profile} are being changed by another request"),
+            )),
+        }
     }
 
     /// Ends the adapter's own server.
@@ -144,7 +173,7 @@ impl Management {
     }
 
     fn config(&self) -> MutexGuard<'_, Option<Value>> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.config)
     }
 
     /// The server to call; the adapter's own starts here, also after it has ended.
@@ -160,7 +189,7 @@ impl Management {
             }
         }
         *process = None;
-        let started = ServeProcess::start(&self.host, &self.client).await?;
+        let started = ServeProcess::start(&self.host, &self.client, START).await?;
         Ok(process.insert(started).endpoint.clone())
     }
 
@@ -168,7 +197,8 @@ impl Management {
     async fn lost(&self, failure: &Failure) -> String {
         let mut process = self.process.lock().await;
         let ended = process.as_mut().and_then(ServeProcess::ended);
-        if ended.is_some() {
+        // One that does not listen has ended too, and is about to be noticed.
+        if ended.is_some() || matches!(failure, Failure::Connect(_)) {
             *process = None;
         }
         ended.unwrap_or_else(|| format!("`hermes serve`: {failure}"))
@@ -195,6 +225,18 @@ impl Management {
         let said = said["detail"].as_str().unwrap_or(body);
         AdapterError::new(code, format!("Hermes: {said}"))
     }
+}
+
+fn lock<T>(mutex: &StdMutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn invalid(text: impl Into<String>) -> AdapterError {
+    AdapterError::new("invalid_request", text)
+}
+
+pub(crate) fn absent(kind: &str, name: &str) -> AdapterError {
+    AdapterError::new("not_found", format!("there is no {kind} {name:?}"))
 }
 
 /// Converts the code `not_found` to `None`.

@@ -15,8 +15,9 @@ use uuid::Uuid;
 use crate::management::Endpoint;
 use crate::profiles::DEFAULT;
 
-/// Time for the server to listen; it takes two seconds on a slow machine.
-const START: Duration = Duration::from_secs(30);
+/// Time for the server to listen, which takes two seconds on a slow machine. Shorter than the bridge's limit of a
+/// management call, so that the caller is told the reason.
+pub(crate) const START: Duration = Duration::from_secs(28);
 /// Beginning of the line that the server writes when it listens.
 const READY: &str = "HERMES_BACKEND_READY port=";
 
@@ -29,8 +30,8 @@ pub(crate) struct ServeProcess {
 }
 
 impl ServeProcess {
-    /// Starts the server on a free port with a new token, and waits until it listens.
-    pub(crate) async fn start(host: &Host, client: &AcpClient) -> Result<Self> {
+    /// Starts the server on a free port with a new token, and waits until it listens, at most for `limit`.
+    pub(crate) async fn start(host: &Host, client: &AcpClient, limit: Duration) -> Result<Self> {
         let folder = TempFolder::create(host.instance()).map_err(|error| internal(&error))?;
         let temporary = folder.subfolder("tmp").map_err(|error| internal(&error))?;
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
@@ -50,10 +51,9 @@ impl ServeProcess {
                 unavailable(format!("cannot start {}: {source}", path.display()))
             }
         })?;
-        let Ok(port) = timeout(START, port(&mut child)).await else {
-            let seconds = START.as_secs();
+        let Ok(port) = timeout(limit, port(&mut child)).await else {
             return Err(unavailable(format!(
-                "`hermes serve` did not listen within {seconds} s{}",
+                "`hermes serve` did not listen within {limit:?}{}",
                 tail(&child)
             )));
         };
@@ -135,4 +135,34 @@ fn internal(error: &std::io::Error) -> AdapterError {
         format!("cannot prepare `hermes serve`: {error}"),
     )
     .retryable()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use forge_adapter_api::Config;
+    use forge_test_support::{deadline, process};
+    use serde_json::json;
+
+    use super::*;
+    use crate::settings::PRESET;
+
+    #[tokio::test]
+    async fn a_server_that_hangs_at_its_start_is_killed() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("hermes");
+        fs::write(&program, "#!/bin/sh\necho $$ >&2\nexec sleep 1000\n").unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+        let (host, config) = (Host::detached(), json!({ "program": program }));
+        let config = Config::try_from(config).unwrap();
+        let client = AcpClient::new(host.clone(), &config, PRESET).unwrap();
+        let started = ServeProcess::start(&host, &client, Duration::from_secs(1)).await;
+        let error = started.err().expect("it does not listen");
+        assert_eq!(error.code, "adapter_unavailable");
+        let (text, pid) = error.message.rsplit_once(": ").unwrap();
+        assert_eq!(text, "`hermes serve` did not listen within 1s");
+        deadline::until(|| !process::exists(pid)).await;
+    }
 }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use forge_adapter_api::{AdapterError, Host, Result};
 
+use crate::management::invalid;
+
 /// The profile that every installation has.
 pub(crate) const DEFAULT: &str = "default";
 
@@ -15,21 +17,27 @@ pub(crate) const FORM: &str =
 
 /// True if Hermes keeps this name unchanged.
 pub(crate) fn is_name(name: &str) -> bool {
-    let mut bytes = name.bytes();
-    let begins = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    name.len() <= 64
-        && bytes.next().is_some_and(begins)
-        && bytes.all(|byte| begins(byte) || matches!(byte, b'_' | b'-'))
+    is_name_with(name, b"_-")
+}
+
+/// True for 1 to 64 letters, digits and `marks`, none of which comes first.
+pub(crate) fn is_name_with(name: &str, marks: &[u8]) -> bool {
+    let begins = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = name.as_bytes();
+    bytes.len() <= 64
+        && bytes.first().is_some_and(begins)
+        && bytes
+            .iter()
+            .all(|byte| begins(byte) || marks.contains(byte))
 }
 
 /// Refuses an agent id that Hermes would change or refuse.
 pub(crate) fn check(agent_id: &str) -> Result<()> {
     match is_name(agent_id) {
         true => Ok(()),
-        false => Err(AdapterError::new(
-            "invalid_request",
-            format!("agentId: {agent_id:?} is not the name of a profile; {FORM}"),
-        )),
+        false => Err(invalid(format!(
+            "agentId: {agent_id:?} is not the name of a profile; {FORM}"
+        ))),
     }
 }
 
@@ -91,13 +99,10 @@ pub(crate) fn of_agent(agent_id: &str, folder: Option<&Path>, fallback: &str) ->
     let named = is_name(agent_id) && (agent_id == DEFAULT || folder.is_some_and(exists));
     match (named, fallback) {
         (true, _) => Ok(agent_id.to_owned()),
-        (false, "") => Err(AdapterError::new(
-            "invalid_request",
-            format!(
-                "agentId: there is no profile {agent_id:?}; create it with `hermes profile create`, or through the \
-                 bridge, or set `agent` to the profile for such ids"
-            ),
-        )),
+        (false, "") => Err(invalid(format!(
+            "agentId: there is no profile {agent_id:?}; create it with `hermes profile create`, or through the bridge, \
+             or set `agent` to the profile for such ids"
+        ))),
         (false, fallback) => Ok(fallback.to_owned()),
     }
 }

@@ -1,5 +1,7 @@
 //! The operator's settings of this adapter beside those of the client.
 
+use std::fmt::Display;
+
 use forge_adapter_acp_client::Preset;
 use forge_adapter_api::{AdapterError, Config, Result};
 use secrecy::SecretString;
@@ -50,13 +52,13 @@ impl Settings {
     pub(crate) fn read(config: &Config) -> Result<Self> {
         let mut settings: Self = config.parse()?;
         if !settings.agent.is_empty() && !profiles::is_name(&settings.agent) {
-            return Err(invalid(&format!("agent: {}", profiles::FORM)));
+            return Err(invalid(format!("agent: {}", profiles::FORM)));
         }
         if let Some(url) = &mut settings.management_url {
             if !(url.starts_with("http://") || url.starts_with("https://")) {
-                let text =
-                    "management_url: an address that begins with http:// or https:// was expected";
-                return Err(invalid(text));
+                return Err(invalid(
+                    "management_url: an address that begins with http:// or https:// was expected",
+                ));
             }
             url.truncate(url.trim_end_matches('/').len());
         }
@@ -70,7 +72,7 @@ impl Settings {
     }
 }
 
-fn invalid(message: &str) -> AdapterError {
+fn invalid(message: impl Display) -> AdapterError {
     AdapterError::new("invalid_config", format!("configuration: {message}"))
 }
 

@@ -1,8 +1,9 @@
 //! Keys and texts of skills.
 
-use forge_adapter_api::{AdapterError, Result};
+use forge_adapter_api::Result;
 use serde_json::Value;
 
+use crate::management::invalid;
 use crate::profiles::{self, DEFAULT};
 
 /// The allowed form of a skill's key, for error texts.
@@ -21,14 +22,10 @@ pub(crate) struct SkillKey {
 impl SkillKey {
     pub(crate) fn read(key: &str) -> Result<Self> {
         let (profile, name) = key.split_once('/').unwrap_or((DEFAULT, key));
-        let mut bytes = name.bytes();
-        let begins = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-        let is_name = name.len() <= 64
-            && bytes.next().is_some_and(begins)
-            && bytes.all(|byte| begins(byte) || matches!(byte, b'.' | b'_' | b'-'));
-        if !is_name || !profiles::is_name(profile) {
-            let text = format!("skillKey: {key:?} is not the name of a skill; {FORM}");
-            return Err(AdapterError::new("invalid_request", text));
+        if !profiles::is_name_with(name, b"._-") || !profiles::is_name(profile) {
+            return Err(invalid(format!(
+                "skillKey: {key:?} is not the name of a skill; {FORM}"
+            )));
         }
         Ok(Self {
             profile: profile.to_owned(),
@@ -64,7 +61,7 @@ pub(crate) fn checked(name: &str, description: Option<&String>, content: &str) -
         Some(value.trim().trim_matches(['"', '\'']).to_owned())
     };
     if line("name").as_deref() != Some(name) {
-        return Err(invalid(&format!(
+        return Err(invalid(format!(
             "content: its front matter must have the line `name: {name}`, because Hermes takes the key from there"
         )));
     }
@@ -79,14 +76,10 @@ pub(crate) fn checked(name: &str, description: Option<&String>, content: &str) -
 pub(crate) fn within_limit(text: String) -> Result<String> {
     match text.chars().count() <= MOST_CHARS {
         true => Ok(text),
-        false => Err(invalid(&format!(
+        false => Err(invalid(format!(
             "content: it is longer than {MOST_CHARS} characters"
         ))),
     }
-}
-
-pub(crate) fn invalid(text: &str) -> AdapterError {
-    AdapterError::new("invalid_request", text)
 }
 
 #[cfg(test)]

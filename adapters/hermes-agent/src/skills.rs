@@ -2,14 +2,14 @@
 //! that deletes a skill: a removed one is disabled, and its status says so.
 
 use forge_adapter_api::manage::{Skill, SkillManager, SkillStatus};
-use forge_adapter_api::{AdapterError, Result, async_trait};
+use forge_adapter_api::{Result, async_trait};
 use serde_json::{Map, Value, json};
 
 use crate::HermesAgent;
 use crate::agents::{refuse_unknown, take};
-use crate::management::{Management, found};
+use crate::management::{Management, absent, found, invalid};
 use crate::profiles::DEFAULT;
-use crate::skill_text::{self, SkillKey, invalid};
+use crate::skill_text::{self, SkillKey};
 
 /// Message of a skill that is not enabled.
 const DISABLED: &str = "the skill is disabled, which is all that Hermes can do to remove it; an update with `enabled: \
@@ -97,6 +97,12 @@ async fn find(management: &Management, key: &SkillKey) -> Result<Option<Skill>> 
     Ok(listed.into_iter().find(|skill| skill.skill_key == text))
 }
 
+/// Finds a skill; fails with `not_found` if it is not there.
+async fn existing(management: &Management, key: &SkillKey) -> Result<Skill> {
+    let found = find(management, key).await?;
+    found.ok_or_else(|| absent("skill", &key.text()))
+}
+
 /// Creates a skill, which is enabled then. Hermes refuses a second one of the name.
 async fn create(management: &Management, wanted: &WantedSkill) -> Result<()> {
     let text = wanted.text(None)?;
@@ -153,9 +159,9 @@ pub(crate) async fn enable_only(
         let text = key(profile, name)?.text();
         if !present.iter().any(|skill| skill.skill_key == text) {
             let Some(content) = content(management, &key(DEFAULT, name)?).await? else {
-                let text =
-                    format!("skills: neither {profile} nor the default profile has {name:?}");
-                return Err(invalid(&text));
+                return Err(invalid(format!(
+                    "skills: neither {profile} nor the default profile has {name:?}"
+                )));
             };
             let body = json!({"name": name, "content": content, "profile": profile});
             management.post("/api/skills", &body).await?;
@@ -190,13 +196,10 @@ fn is_enabled(skill: &Skill) -> bool {
 impl HermesAgent {
     /// The skill as it is now, with its content; fails with `not_found` if it is not there.
     async fn read_skill(&self, key: &SkillKey) -> Result<Skill> {
-        let skill = SkillManager::get(self, &key.text()).await?;
-        skill.ok_or_else(|| missing(key))
+        let key = key.text();
+        let skill = SkillManager::get(self, &key).await?;
+        skill.ok_or_else(|| absent("skill", &key))
     }
-}
-
-fn missing(key: &SkillKey) -> AdapterError {
-    AdapterError::new("not_found", format!("there is no skill {:?}", key.text()))
 }
 
 #[async_trait]
@@ -222,8 +225,7 @@ impl SkillManager for HermesAgent {
 
     async fn update(&self, skill: Skill) -> Result<Skill> {
         let wanted = WantedSkill::of(skill)?;
-        let found = find(&self.management, &wanted.key).await?;
-        let found = found.ok_or_else(|| missing(&wanted.key))?;
+        let found = existing(&self.management, &wanted.key).await?;
         update(&self.management, &wanted, &found).await?;
         self.read_skill(&wanted.key).await
     }
@@ -234,8 +236,7 @@ impl SkillManager for HermesAgent {
 
     async fn status(&self, skill_key: &str) -> Result<SkillStatus> {
         let key = SkillKey::read(skill_key)?;
-        let found = find(&self.management, &key).await?;
-        let ready = is_enabled(&found.ok_or_else(|| missing(&key))?);
+        let ready = is_enabled(&existing(&self.management, &key).await?);
         Ok(SkillStatus {
             ready,
             message: (!ready).then(|| DISABLED.to_owned()),

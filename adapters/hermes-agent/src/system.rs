@@ -34,49 +34,42 @@ fn of_provider(provider: &Value) -> Vec<Model> {
 /// Judges the default profile's settings: where its commands run, and who approves dangerous ones.
 fn posture(config: &Value) -> SecurityPosture {
     let backend = config["terminal"]["backend"].as_str().unwrap_or("local");
-    let sandboxed = backend != "local";
-    let mut findings = Vec::new();
-    let mut find = |severity: &str, message: String| {
-        findings.push(SecurityFinding {
-            severity: severity.to_owned(),
-            message,
-        });
-    };
-    match backend {
-        "local" => find(
+    let place = match backend {
+        "local" => (
             "warning",
             "commands run on the bridge's machine without a sandbox; set terminal.backend to docker or another backend"
                 .to_owned(),
         ),
-        backend => find("info", format!("commands run in the backend {backend}")),
-    }
+        backend => ("info", format!("commands run in the backend {backend}")),
+    };
     // YAML reads a bare `off` as false.
     let mode = match &config["approvals"]["mode"] {
-        Value::String(mode) => mode.as_str(),
         Value::Bool(false) => "off",
-        Value::Bool(true) | Value::Null | Value::Number(_) | Value::Array(_) | Value::Object(_) => {
-            "manual"
-        }
+        mode => mode.as_str().unwrap_or("manual"),
     };
-    match mode {
-        "off" => find(
+    let approval = match mode {
+        "off" => (
             "critical",
             "dangerous commands run without an approval; set approvals.mode to manual or smart".to_owned(),
         ),
-        "smart" => find(
+        "smart" => (
             "info",
             "approvals.mode is smart: a model approves commands that it finds harmless, and the adapter's `permission` \
              decides on the others"
                 .to_owned(),
         ),
-        mode => find(
+        mode => (
             "info",
             format!("approvals.mode is {mode}: the adapter's `permission` decides on dangerous commands"),
         ),
-    }
+    };
+    let finding = |(severity, message): (&str, String)| SecurityFinding {
+        severity: severity.to_owned(),
+        message,
+    };
     SecurityPosture {
-        sandboxed: Some(sandboxed),
-        findings,
+        sandboxed: Some(backend != "local"),
+        findings: [place, approval].map(finding).into(),
     }
 }
 

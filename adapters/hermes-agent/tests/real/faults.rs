@@ -1,15 +1,18 @@
 //! A management server that does not start, dies, or refuses the token.
 
+use std::fs::{self, Permissions};
 use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use forge_adapter_api::manage::{AgentManager, SystemManager as _};
 use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
-use forge_test_support::deadline::until;
+use forge_adapter_hermes_agent::HermesAgent;
+use forge_test_support::deadline::until_some;
 use forge_test_support::instance::{initialize, with_members};
 use forge_test_support::process;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::bench::{self, Bench};
 
@@ -41,20 +44,22 @@ async fn a_server_that_dies_is_started_again_and_ends_with_the_adapter() {
         panic!("not one server: {:?}", servers());
     };
 
-    assert!(process::kill(first));
-    until(|| !process::exists(first)).await;
-    // The call that meets the end reports it; the next one starts another server.
-    match AgentManager::list(&bench.adapter).await {
-        Ok(_) => {}
-        Err(error) => {
-            assert_eq!(error.code, "adapter_unavailable");
-            assert!(
-                error.retryable && error.message.contains("hermes serve"),
-                "{error:?}"
-            );
-            AgentManager::list(&bench.adapter).await.unwrap();
-        }
-    }
+    // A stopped server takes the call and does not answer it.
+    let stopped = Command::new("kill").args(["-STOP", first]).status();
+    assert!(stopped.unwrap().success());
+    let (met, killed) = tokio::join!(AgentManager::list(&bench.adapter), async {
+        process::kill(first)
+    });
+    assert!(killed);
+    let error = met.unwrap_err();
+    assert_eq!(
+        (&*error.code, error.retryable),
+        ("adapter_unavailable", true)
+    );
+    assert!(error.message.contains("hermes serve"), "{error:?}");
+    // A call can meet the end before the adapter does.
+    let listed = async || AgentManager::list(&bench.adapter).await.ok();
+    until_some("another server", listed).await;
     let health = bench.adapter.check_health().await;
     assert_eq!(
         (health.status, health.message),
@@ -67,27 +72,42 @@ async fn a_server_that_dies_is_started_again_and_ends_with_the_adapter() {
 }
 
 #[tokio::test]
-async fn a_server_of_the_operator_is_used_with_its_token_only() {
+async fn a_server_that_refuses_the_token_is_told_and_that_of_the_operator_is_used_with_its_own() {
     let home = tempfile::tempdir().unwrap();
     let config = bench::config("http://127.0.0.1:9", home.path());
     let (server, url) = serve(home.path(), "the-operators-token");
     let at = |token: &str| json!({"management_url": url, "management_token": token});
 
-    let adapter = initialize::<forge_adapter_hermes_agent::HermesAgent>(with_members(
-        config.clone(),
-        &at("another-token"),
-    ))
-    .await;
-    let error = AgentManager::list(&adapter).await.unwrap_err();
-    assert_eq!(error.code, "unauthenticated");
-    assert!(error.message.contains("management_token"), "{error:?}");
-    assert!(!error.message.contains("another-token"), "{error:?}");
+    // A server that is started, whose port is that of another one.
+    let program = home.path().join("hermes");
+    let port = url.rsplit_once(':').unwrap().1;
+    let script = format!("#!/bin/sh\necho HERMES_BACKEND_READY port={port}\nexec sleep 1000\n");
+    fs::write(&program, script).unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o700)).unwrap();
+    let with = async |table: Value| -> HermesAgent {
+        initialize(with_members(config.clone(), &table)).await
+    };
+    for (table, advice) in [
+        (at("another-token"), true),
+        (json!({ "program": program }), false),
+    ] {
+        let adapter = with(table).await;
+        let error = AgentManager::list(&adapter).await.unwrap_err();
+        assert_eq!(error.code, "unauthenticated");
+        assert!(
+            error.message.contains("refused the token (401 "),
+            "{error:?}"
+        );
+        assert_eq!(
+            error.message.contains("management_token"),
+            advice,
+            "{error:?}"
+        );
+        assert!(!error.message.contains("another-token"), "{error:?}");
+        adapter.shutdown().await.unwrap();
+    }
 
-    let adapter = initialize::<forge_adapter_hermes_agent::HermesAgent>(with_members(
-        config,
-        &at("the-operators-token"),
-    ))
-    .await;
+    let adapter = with(at("the-operators-token")).await;
     assert_eq!(AgentManager::list(&adapter).await.unwrap().len(), 1);
     assert_eq!(
         adapter.list_models().await.unwrap()[0].model_id,
@@ -136,11 +156,11 @@ fn serve(home: &Path, token: &str) -> (Server, String) {
 fn servers_of(home: &Path) -> Vec<String> {
     let mark = format!("HERMES_HOME={}", home.display());
     let holds = |path: &Path, word: &str| {
-        let text = std::fs::read(path).unwrap_or_default();
+        let text = fs::read(path).unwrap_or_default();
         text.split(|byte| *byte == 0)
             .any(|part| part == word.as_bytes())
     };
-    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let entries = fs::read_dir("/proc").unwrap().flatten();
     entries
         .filter(|entry| holds(&entry.path().join("environ"), &mark))
         .filter(|entry| holds(&entry.path().join("cmdline"), "--skip-build"))

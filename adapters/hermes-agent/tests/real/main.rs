@@ -5,4 +5,5 @@ mod bench;
 mod conforms;
 mod faults;
 mod manage;
+mod refusals;
 mod runs;
