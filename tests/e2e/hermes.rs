@@ -62,6 +62,8 @@ async fn an_agent_is_made_used_changed_and_removed_and_a_killed_bridge_leaves_no
         (Method::POST, "/agents", &marmot, 200),
         (Method::POST, "/agents", &json!({"agentId": "Ada L."}), 400),
         (Method::PUT, "/agents/ada", &rename, 200),
+        (Method::PUT, "/agents/ada", &json!({"description": ""}), 200),
+        (Method::PUT, "/agents/ada", &json!({"model": ""}), 400),
         (Method::GET, "/agents/ada/files", &none, 200),
         (Method::PUT, "/agents/ada/files/SOUL.md", &badger, 200),
         (Method::GET, "/agents/ada/files/SOUL.md", &none, 200),

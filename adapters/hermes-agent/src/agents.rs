@@ -12,7 +12,7 @@ use crate::{HermesAgent, skills};
 /// The file with an agent's instructions.
 const SOUL: &str = "SOUL.md";
 
-/// Desired state of an agent. What is absent stays as it is.
+/// Desired state of an agent. What is absent stays as it is; an empty text is cleared.
 pub(crate) struct WantedAgent {
     pub(crate) id: String,
     model: Option<String>,
@@ -41,6 +41,11 @@ impl WantedAgent {
             system_prompt: agent.system_prompt,
         };
         refuse_unknown(&agent.extra, "description, provider and skills")?;
+        if wanted.model.as_deref() == Some("") {
+            let text =
+                "model: Hermes clears no model of a profile; name another one, or leave it out";
+            return Err(invalid(text));
+        }
         if wanted.provider.is_some() && wanted.model.is_none() {
             return Err(invalid("provider: it needs the model that it is for"));
         }

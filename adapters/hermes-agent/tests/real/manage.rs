@@ -60,6 +60,11 @@ async fn an_agent_with_its_file_and_its_skill_reaches_the_model() {
         let word = word.replace("\\\\\\\"", "\\\"");
         assert!(said.contains(&word), "no {word} in {said}");
     }
+    let cleared = json!({"agentId": "ada", "description": "", "systemPrompt": ""});
+    let cleared = AgentManager::update(hermes, of(cleared)).await.unwrap();
+    let cleared = serde_json::to_value(cleared).unwrap();
+    let expected = json!({"agentId": "ada", "model": "custom:fake-2", "systemPrompt": ""});
+    assert_eq!(cleared, expected);
     assert!(AgentManager::remove(hermes, "ada").await.unwrap());
     assert!(!AgentManager::remove(hermes, "ada").await.unwrap());
     assert_eq!(AgentManager::get(hermes, "ada").await.unwrap(), None);

@@ -18,6 +18,7 @@ async fn what_hermes_would_change_or_drop_is_refused_and_nothing_is_left() {
         (json!({"agentId": "a", "colour": "blue"}), "colour"),
         (json!({"agentId": "a", "description": 1}), "description"),
         (json!({"agentId": "a", "provider": "custom"}), "provider"),
+        (json!({"agentId": "a", "model": ""}), "model"),
     ];
     for (agent, named) in agents {
         let error = AgentManager::create(hermes, of::<Agent>(agent))

@@ -48,14 +48,22 @@ function formOf(agent: Agent): Form {
   return { name: agent.name ?? "", model: agent.model ?? "", systemPrompt: agent.systemPrompt ?? "" };
 }
 
-/** Returns the agent with the fields of the form; an empty one is left out, further members stay. */
+/** Returns the agent with the fields of the form, further members stay. A field that was cleared is sent empty: one that is left out stays as it is. */
 function edited(agent: Agent, form: Form): Agent {
   const next: Agent = { ...agent };
-  for (const field of FIELDS) {
-    if (form[field] === "") delete next[field];
-    else next[field] = form[field];
-  }
+  for (const field of FIELDS) if (form[field] !== "" || agent[field]) next[field] = form[field];
   return next;
+}
+
+const LABELS: Form = { name: "name", model: "model", systemPrompt: "instructions" };
+
+/** Result of a change, by the agent that the runtime has after it; line ends do not count. */
+function savedText(form: Form, now: Agent | undefined): string {
+  const plain = (text: string) => text.replaceAll("\r", "").trimEnd();
+  const has = now && formOf(now);
+  const kept = FIELDS.filter((field) => has && plain(has[field]) !== plain(form[field]));
+  if (kept.length === 0) return "Saved.";
+  return `Saved, but the runtime has ${kept.map((field) => `${has?.[field] ? "another" : "no"} ${LABELS[field]}`).join(" and ")}.`;
 }
 
 function Settings({ runtime, agent, isWhole, changed }: { runtime: Runtime; agent: Agent; isWhole: boolean; changed: () => void }) {
@@ -68,7 +76,7 @@ function Settings({ runtime, agent, isWhole, changed }: { runtime: Runtime; agen
   const isEditable = isWhole && canCall(runtime, "updateAgent");
   const set = (name: keyof Form) => (event: Event) => setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement).value });
   const { agentId: _, name: _name, model: _model, systemPrompt: _prompt, ...others } = agent;
-  const save = () => change.run("updateAgent", () => runtime.updateAgent(edited(agent, form)), () => { changed(); return "Saved."; });
+  const save = () => change.run("updateAgent", () => runtime.updateAgent(edited(agent, form)), (now) => { changed(); return savedText(form, now); });
   const remove = () => change.run("removeAgent", () => runtime.removeAgent(id), () => {
     location.hash = link("agents", undefined, { provider: runtime.provider });
     return `Removed ${id}.`;
