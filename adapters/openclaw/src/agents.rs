@@ -89,30 +89,43 @@ async fn write(gateway: &Gateway, agent_id: &str, name: &str, content: &str) -> 
     written.map(drop).ok_or_else(|| absent(agent_id))
 }
 
-/// Sets name, model and instructions, as far as the agent has them.
+/// Sets the members that the agent has; an empty name is the id again. The agent must exist.
 async fn set(gateway: &Gateway, agent: &Agent) -> Result<()> {
-    let name = agent.name.as_deref().unwrap_or(&agent.agent_id);
-    let mut params = json!({"agentId": agent.agent_id, "name": name});
+    let id = &agent.agent_id;
+    let mut params = json!({ "agentId": id });
+    if let Some(name) = &agent.name {
+        let name = if name.is_empty() { id } else { name };
+        params["name"] = name.as_str().into();
+    }
     if let Some(model) = &agent.model {
         params["model"] = model.as_str().into();
     }
-    let changed = existing(gateway.call("agents.update", &params).await)?;
-    changed.ok_or_else(|| absent(&agent.agent_id))?;
+    if agent.name.is_some() || agent.model.is_some() {
+        let changed = existing(gateway.call("agents.update", &params).await)?;
+        changed.ok_or_else(|| absent(id))?;
+    }
     if let Some(instructions) = &agent.system_prompt {
-        write(gateway, &agent.agent_id, INSTRUCTIONS, instructions).await?;
+        write(gateway, id, INSTRUCTIONS, instructions).await?;
     }
     Ok(())
+}
+
+/// Refuses an agent that the gateway cannot keep.
+fn refuse_unusable(agent: &Agent) -> Result<()> {
+    refuse_unknown(&agent.extra, &READ_ONLY)?;
+    match agent.model.as_deref() {
+        Some("") => Err(invalid(
+            "model: the gateway clears no model; name another one, or leave it out".to_owned(),
+        )),
+        Some(_) | None => Ok(()),
+    }
 }
 
 /// Waits until the gateway lists an agent, or does not any more: it answers changes before they are made.
 async fn seen(gateway: &Gateway, agent_id: &str, is_there: bool) -> Result<()> {
     for _ in 0..LOOKS {
-        if listed(gateway)
-            .await?
-            .iter()
-            .any(|agent| agent.agent_id == agent_id)
-            == is_there
-        {
+        let agents = listed(gateway).await?;
+        if agents.iter().any(|agent| agent.agent_id == agent_id) == is_there {
             return Ok(());
         }
         sleep(LOOK).await;
@@ -142,13 +155,10 @@ impl AgentManager for OpenClaw {
     async fn create(&self, agent: Agent) -> Result<Agent> {
         let gateway = self.gateway()?;
         let id = checked(&agent.agent_id)?;
-        refuse_unknown(&agent.extra, &READ_ONLY)?;
+        refuse_unusable(&agent)?;
         let mut params = json!({ "name": id });
-        if let Some(workspace) = agent
-            .extra
-            .get("workspace")
-            .filter(|workspace| !workspace.is_null())
-        {
+        let workspace = agent.extra.get("workspace");
+        if let Some(workspace) = workspace.filter(|workspace| !workspace.is_null()) {
             params["workspace"] = workspace.clone();
         }
         let made = gateway.call("agents.create", &params).await?;
@@ -175,7 +185,7 @@ impl AgentManager for OpenClaw {
     async fn update(&self, agent: Agent) -> Result<Agent> {
         let gateway = self.gateway()?;
         let id = checked(&agent.agent_id)?;
-        refuse_unknown(&agent.extra, &READ_ONLY)?;
+        refuse_unusable(&agent)?;
         let known = self.get(id).await?.ok_or_else(|| absent(id))?;
         if let Some((name, _)) = agent
             .extra

@@ -2,6 +2,7 @@
 //! the gateway keeps.
 
 mod agents;
+mod archive;
 mod connection;
 mod frame;
 mod gateway;

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::OpenClaw;
 use crate::agents::{invalid, refuse_unknown};
+use crate::archive::archive;
 use crate::gateway::Gateway;
 use crate::health::{default_agent, list};
 use crate::session::hex;
@@ -49,6 +50,16 @@ pub(crate) fn skill(found: &Value) -> Skill {
         content: None,
         extra: others.chain([enabled]).collect(),
     }
+}
+
+async fn skill_of(gateway: &Gateway, key: &str) -> Result<Skill> {
+    let found = found(gateway, key).await?;
+    let missing = || AdapterError::new("not_found", format!("there is no skill {key:?}"));
+    Ok(skill(&found.ok_or_else(missing)?))
+}
+
+fn differs(wanted: &Option<String>, known: &Option<String>) -> bool {
+    wanted.is_some() && wanted != known
 }
 
 /// Switches a skill and waits until the gateway has applied it.
@@ -134,54 +145,6 @@ fn document(spec: &SkillSyncSpec) -> String {
     format!("---\nname: {name}\ndescription: {description}\n---\n{content}")
 }
 
-/// A zip archive with one stored file.
-fn archive(name: &str, content: &[u8]) -> Vec<u8> {
-    let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes();
-    let length = [&number(name.len())[..2], &[0, 0]].concat();
-    // Version 2.0, UTF-8, stored, 1980-01-01.
-    let kind = [20, 0, 0, 8, 0, 0, 0, 0, 33, 0];
-    let sizes = [
-        crc(content).to_le_bytes(),
-        number(content.len()),
-        number(content.len()),
-    ]
-    .concat();
-    let local = [
-        b"PK\x03\x04",
-        &kind[..],
-        &sizes,
-        &length,
-        name.as_bytes(),
-        content,
-    ]
-    .concat();
-    let central = [
-        b"PK\x01\x02\x14\0",
-        &kind[..],
-        &sizes,
-        &length,
-        &[0; 14],
-        name.as_bytes(),
-    ]
-    .concat();
-    let (at, size) = (number(local.len()), number(central.len()));
-    let end = [b"PK\x05\x06\0\0\0\0\x01\0\x01\0", &size[..], &at, &[0, 0]].concat();
-    [local, central, end].concat()
-}
-
-fn crc(bytes: &[u8]) -> u32 {
-    let step = |crc: u32, _| {
-        if crc & 1 == 1 {
-            crc >> 1 ^ 0xEDB8_8320
-        } else {
-            crc >> 1
-        }
-    };
-    !bytes
-        .iter()
-        .fold(!0, |crc, byte| (0..8).fold(crc ^ u32::from(*byte), step))
-}
-
 /// Missing parts of a skill, each with its kind.
 fn missing(skill: &Value) -> Vec<String> {
     let kinds = skill["missing"].as_object().into_iter().flatten();
@@ -206,23 +169,30 @@ impl SkillManager for OpenClaw {
     async fn update(&self, wanted: Skill) -> Result<Skill> {
         let gateway = self.gateway()?;
         let key = &wanted.skill_key;
-        let known = found(gateway, key).await?.as_ref().map(skill);
-        let known = known
-            .ok_or_else(|| AdapterError::new("not_found", format!("there is no skill {key:?}")))?;
+        let mut known = skill_of(gateway, key).await?;
         refuse_unknown(&wanted.extra, &MEMBERS)?;
         if wanted.content.is_some() {
-            return Err(invalid(
-                "content: an archive replaces it: use runtime.pushSkill".to_owned(),
-            ));
+            let spec = SkillSyncSpec {
+                skill_key: key.clone(),
+                name: wanted.name,
+                description: wanted.description,
+                content: wanted.content,
+                ..SkillSyncSpec::default()
+            };
+            push(gateway, &spec).await?;
+            known = skill_of(gateway, key).await?;
+        } else if differs(&wanted.name, &known.name)
+            || differs(&wanted.description, &known.description)
+        {
+            let text = "name and description are in the skill's text: send content, too";
+            return Err(invalid(text.to_owned()));
         }
         if let Some(enabled) = wanted.extra.get("enabled").and_then(Value::as_bool)
             && known.extra["enabled"] != enabled
         {
             enable(gateway, key, enabled).await?;
         }
-        self.get(key)
-            .await?
-            .ok_or_else(|| AdapterError::new("not_found", "the skill is gone"))
+        skill_of(gateway, key).await
     }
 
     async fn remove(&self, skill_key: &str) -> Result<bool> {
@@ -282,8 +252,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_has_the_checksum_and_header_of_its_file() {
-        assert_eq!(crc(b"123456789"), 0xCBF4_3926);
+    fn a_text_without_a_header_gets_one() {
         let spec = SkillSyncSpec {
             skill_key: "plum".to_owned(),
             content: Some("Do it.".to_owned()),
@@ -293,7 +262,5 @@ mod tests {
             document(&spec),
             "---\nname: \"plum\"\ndescription: \"plum\"\n---\nDo it."
         );
-        let archive = archive("SKILL.md", b"x");
-        assert_eq!(archive.len(), 30 + 8 + 1 + 46 + 8 + 22);
     }
 }
