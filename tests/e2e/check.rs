@@ -10,6 +10,18 @@ use tempfile::TempDir;
 
 use super::harness::plugins;
 
+/// Runtimes that have an id of their own in the protocol.
+pub(crate) const RUNTIMES: [&str; 8] = [
+    "openclaw",
+    "claude-agent-sdk",
+    "vercel-ai",
+    "langgraph",
+    "convex-native",
+    "gloo-ai",
+    "hermes-agent",
+    "custom",
+];
+
 /// A folder to start in, without any other variable than those of a test.
 struct Place(TempDir);
 
@@ -122,34 +134,46 @@ fn files_are_checked_without_load_and_health_with_it() {
 }
 
 #[test]
-fn each_runtime_without_its_settings_has_one_line_that_says_what_is_missing() {
+fn each_runtime_without_its_settings_has_one_line_with_what_is_missing_and_how_to_get_it() {
     let place = Place::new();
-    let ids = [
-        "openclaw",
-        "claude-agent-sdk",
-        "vercel-ai",
-        "langgraph",
-        "convex-native",
-        "gloo-ai",
-        "hermes-agent",
-        "custom",
+    let variables = [("BRIDGE_ADAPTERS", &*RUNTIMES.join(","))];
+    let (code, report) = place.check(&variables, &["--load"]);
+    assert_eq!((code, report.lines("problems").as_str()), (0, ""));
+    let warnings = report.lines("warnings");
+    let cures = [
+        &[
+            "`npm install -g openclaw`",
+            "OPENCLAW_URL",
+            "OPENCLAW_TOKEN",
+        ][..],
+        &[
+            "`npm install -g @anthropic-ai/claude-code`",
+            "CLAUDE_AGENT_SDK_PROGRAM",
+        ],
+        &["ANTHROPIC_API_KEY, OPENAI_API_KEY or GOOGLE_GENERATIVE_AI_API_KEY"],
+        &["`pip install 'langgraph-cli[inmem]'`", "LANGGRAPH_URL"],
+        &["set adapters.convex-native.url, or CONVEX_NATIVE_URL"],
+        &[
+            "GLOO_API_KEY, or GLOO_CLIENT_ID and GLOO_CLIENT_SECRET",
+            "studio.ai.gloo.com",
+        ],
+        &[
+            "`pip install 'hermes-agent[acp,mcp]'`",
+            "adapters.hermes-agent.program",
+        ],
+        &["set adapters.custom.url, or CUSTOM_URL"],
     ];
-    let variables = [("BRIDGE_ADAPTERS", &*ids.join(","))];
-    let (_, report) = place.check(&variables, &["--load"]);
-    let lines = report.lines("problems") + &report.lines("warnings");
-    for id in ids {
-        let about = lines.lines().filter(|line| {
-            let rest = line.strip_prefix(&format!("adapter {id}"));
-            rest.is_some_and(|rest| rest.starts_with(": ") || rest.starts_with(" is "))
-        });
-        let about: Vec<_> = about.collect();
-        assert_eq!(about.len(), 1, "{id}: {lines}");
-        let setting = match id {
-            "custom" => "set adapters.custom.url, or CUSTOM_URL",
-            "convex-native" => "set adapters.convex-native.url, or CONVEX_NATIVE_URL",
-            _ => "",
+    for (id, cures) in RUNTIMES.into_iter().zip(cures) {
+        let begin = format!("adapter {id} is degraded: ");
+        let mut about = warnings
+            .lines()
+            .filter_map(|line| line.strip_prefix(&begin));
+        let (Some(line), None) = (about.next(), about.next()) else {
+            panic!("{id} has not one line: {warnings}");
         };
-        assert!(about[0].contains(setting), "{}", about[0]);
+        for cure in cures {
+            assert!(line.contains(cure), "{cure} is not in {line}");
+        }
     }
 }
 

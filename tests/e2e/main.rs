@@ -66,6 +66,7 @@ mod output;
 mod plugins;
 mod power_cut;
 mod private;
+mod profiles;
 mod queue;
 mod readers;
 mod receiver;

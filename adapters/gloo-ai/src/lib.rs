@@ -25,8 +25,8 @@ use crate::prices::Prices;
 use crate::settings::{Keys, Settings};
 use crate::token::{Client, Credentials};
 
-const NO_CREDENTIALS: &str =
-    "no credentials: set GLOO_API_KEY, or GLOO_CLIENT_ID and GLOO_CLIENT_SECRET";
+const NO_CREDENTIALS: &str = "no credentials: set GLOO_API_KEY, or GLOO_CLIENT_ID and GLOO_CLIENT_SECRET, to those of \
+                              https://studio.ai.gloo.com";
 /// Timeout of a health check request.
 const PROBE: Duration = Duration::from_millis(1500);
 /// Time for executions to end at shutdown.

@@ -124,8 +124,9 @@ impl ExecutionAdapter for LangGraph {
     }
 }
 
-const NO_SERVER: &str = "no server is named: set LANGGRAPH_URL, or url of [adapters.langgraph], to where \
-                         LangGraph listens, such as http://127.0.0.1:2024 for `langgraph dev`";
+const NO_SERVER: &str = "no server is named: set LANGGRAPH_URL, or url of [adapters.langgraph], to where LangGraph \
+                         listens, such as http://127.0.0.1:2024 for `langgraph dev`; `pip install \
+                         'langgraph-cli[inmem]'` installs that";
 
 impl LangGraph {
     fn server(&self) -> Result<&Server> {

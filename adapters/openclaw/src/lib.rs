@@ -173,7 +173,8 @@ impl ExecutionAdapter for OpenClaw {
 }
 
 const NO_GATEWAY: &str = "no gateway is named: set OPENCLAW_URL, or url of [adapters.openclaw], to where OpenClaw \
-                          listens, such as ws://127.0.0.1:18789, and OPENCLAW_TOKEN to its token";
+                          listens, such as ws://127.0.0.1:18789, and OPENCLAW_TOKEN to its token; `npm install -g \
+                          openclaw` installs it, `openclaw gateway run` starts it";
 
 impl OpenClaw {
     fn gateway(&self) -> Result<&Gateway> {
