@@ -1,16 +1,17 @@
-//! The log of the real program: standard error that is full, closed or not read stops nothing, and no message forges a
-//! line.
+//! The log of the real program: standard error that is full, closed or not read stops nothing, no message forges a
+//! line, and changes of a runtime are logged without their content.
 
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, PipeReader, Read};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 
+use forge_base::digest::{hex, sha256};
 use reqwest::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::harness::api::{owed, quiet, with};
+use super::harness::api::{JsonBody as _, answer, owed, quiet, with};
 use super::harness::library::{compile, file_name};
 use super::harness::port::Reserved;
 use super::harness::process::{Home, Process, listening};
@@ -150,4 +151,155 @@ async fn a_message_with_control_characters_is_one_line() {
     })
     .await;
     assert!(!home.log().contains('\u{1b}'), "{}", home.log());
+}
+
+/// Word in every content of the changes below.
+const CONTENT: &str = "planted-content-of-a-change-3e8a";
+
+/// One change of each kind: method, path, body, the op that is called, the name of the entry, and the outcome.
+fn changes() -> [(
+    Method,
+    &'static str,
+    Value,
+    &'static str,
+    &'static str,
+    &'static str,
+); 13] {
+    let text = json!({ "content": CONTENT });
+    let agent = |id: &str| json!({"agentId": id, "systemPrompt": CONTENT, "colour": CONTENT});
+    let skill = json!({"skillKey": "dig", "content": CONTENT, "description": CONTENT});
+    let bindings = json!({"bindings": [{"channel": "slack", "team": CONTENT}]});
+    let file = "/agents/ada/files/notes/a.md";
+    let (put, post, delete) = (Method::PUT, Method::POST, Method::DELETE);
+    let none = Value::Null;
+    [
+        (
+            post.clone(),
+            "/agents",
+            agent("ada"),
+            "agents.create",
+            "ada",
+            "done",
+        ),
+        (
+            post.clone(),
+            "/agents",
+            agent("ada"),
+            "agents.create",
+            "ada",
+            "INVALID_REQUEST",
+        ),
+        (
+            post.clone(),
+            "/agents",
+            agent("taken"),
+            "agents.create",
+            "taken",
+            "CONFLICT",
+        ),
+        (
+            post.clone(),
+            "/agents",
+            agent("panic"),
+            "agents.create",
+            "panic",
+            "ADAPTER_ERROR",
+        ),
+        (
+            put.clone(),
+            "/agents/ada",
+            agent("ada"),
+            "agents.update",
+            "ada",
+            "done",
+        ),
+        (
+            put.clone(),
+            file,
+            text.clone(),
+            "runtime.pushFile",
+            "ada",
+            "done",
+        ),
+        (
+            delete.clone(),
+            file,
+            none.clone(),
+            "agents.removeFile",
+            "ada",
+            "done",
+        ),
+        (
+            put.clone(),
+            "/agents/ada/bindings",
+            bindings,
+            "agents.setBindings",
+            "ada",
+            "done",
+        ),
+        (
+            post.clone(),
+            "/skills",
+            skill.clone(),
+            "skills.create",
+            "dig",
+            "done",
+        ),
+        (put, "/skills/dig", skill, "skills.update", "dig", "done"),
+        (
+            post,
+            "/skills/dig/dependencies",
+            none.clone(),
+            "skills.installDependencies",
+            "dig",
+            "done",
+        ),
+        (
+            delete.clone(),
+            "/skills/dig",
+            none.clone(),
+            "skills.remove",
+            "dig",
+            "done",
+        ),
+        (delete, "/agents/ada", none, "agents.remove", "ada", "done"),
+    ]
+}
+
+#[tokio::test]
+async fn a_change_of_a_runtime_is_one_line_without_its_content() {
+    let home = Home::new(&[
+        ("BRIDGE_ADAPTERS", "echo,manager"),
+        ("BRIDGE_LOG_LEVEL", "trace"),
+    ]);
+    let hash = hex(&sha256(b"the-token"));
+    let file = format!("[[auth.token]]\nname = \"ci\"\nhash = \"{hash}\"\n");
+    std::fs::write(home.dir.path().join("forge-bridge.toml"), file).unwrap();
+    let bridge = home.start();
+    let mut lines = Vec::new();
+    for (method, path, body, op, entry, outcome) in changes() {
+        let request = bridge.api.request(method, &format!("/api/v2{path}"));
+        let request = request.bearer_auth("the-token");
+        let (status, answer) = match &body {
+            Value::Null => answer(request).await,
+            body => answer(request.json_body(body)).await,
+        };
+        assert_eq!(status.is_success(), outcome == "done", "{path}: {answer}");
+        lines.push(format!(
+            "{op} {entry:?} on adapter manager by ci: {outcome}"
+        ));
+    }
+    bridge.terminate();
+    assert!(bridge.ended().await.success());
+    let log = home.log();
+    let logged = log.lines().filter_map(|line| {
+        line.split_once(" INFO ")?
+            .1
+            .split_once(" on adapter manager")
+    });
+    assert_eq!(logged.count(), lines.len(), "{log}");
+    for line in lines {
+        assert_eq!(log.matches(&line).count(), 1, "{line} in\n{log}");
+    }
+    assert!(!log.contains(CONTENT), "{log}");
 }
