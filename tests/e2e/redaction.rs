@@ -24,6 +24,7 @@ const ADAPTER_IN_VARIABLES: &str = "planted-adapter-variable-4d21";
 const MCP_ENV: &str = "planted-mcp-env-8e52";
 const MCP_HEADER: &str = "planted-mcp-header-c370";
 const ORIGIN_BEARER: &str = "planted-origin-bearer-a61f";
+const HERMES: &str = "planted-hermes-token-b83e";
 const UPSTREAM: &str = "planted-upstream-token-51d7";
 const REGISTRATION: &str = "planted-registration-2b94";
 const OTLP: &str = "planted-otlp-header-d9c6";
@@ -49,6 +50,7 @@ fn planted() -> Vec<Vec<u8>> {
         MCP_ENV,
         MCP_HEADER,
         ORIGIN_BEARER,
+        HERMES,
         REGISTRATION,
         UPSTREAM,
         OTLP,
@@ -127,6 +129,9 @@ secret.previous = ["{}"]
 bearer = "{ORIGIN_BEARER}"
 [adapters.echo]
 api_key = "{ADAPTER_IN_FILE}"
+[adapters.hermes-agent]
+management_url = "{}"
+management_token = "{HERMES}"
 [mcp.servers.program]
 command = "false"
 env = {{ API_KEY = "{MCP_ENV}" }}
@@ -139,12 +144,14 @@ headers = {{ authorization = "Bearer {MCP_HEADER}" }}
         collector.url("/otlp"),
         BASE64.encode(FORMER_KEY),
         receiver.url(""),
+        receiver.url("/hermes"),
         receiver.url("/mcp"),
     )
 }
 
 fn home(file: &str) -> Home {
     let home = Home::new(&[
+        ("BRIDGE_ADAPTERS", "echo,hermes-agent"),
         ("BRIDGE_LOG_LEVEL", "trace"),
         ("BRIDGE_SECRET_KEY", &hex(&KEY)),
         ("ECHO_API_KEY", ADAPTER_IN_VARIABLES),
@@ -250,6 +257,10 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     let collector = CallbackSink::start().await;
     receiver.answer_with(|request| match request.path.as_str() {
         "/cb" if request.number % 2 == 0 => Answer::status(503),
+        path if path.starts_with("/hermes") => {
+            let token = &request.headers["x-hermes-session-token"];
+            Answer::status(400).body(json!({ "detail": token }).to_string())
+        }
         _ => Answer::status(200),
     });
     let mut home = home(&file(&registry, &collector, &receiver));
@@ -267,6 +278,9 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         .find(|request| request.path == "/cb")
         .unwrap();
     assert_eq!(callback.headers["x-api-key"], HEADER);
+    let path = "/api/v2/agents?provider=hermes-agent";
+    let (_, refused) = asked(&bridge, Method::GET, path, None).await;
+    assert!(refused.contains("Hermes: [REDACTED]"), "{refused}");
 
     // Creates one ticket that is used and one that is not.
     let mut streams = Vec::new();
@@ -297,6 +311,8 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         "/metrics",
         "/api/v2/events?after=0&limit=1000",
         "/api/v2/models?provider=echo",
+        "/api/v2/agents?provider=hermes-agent",
+        "/api/v2/adapters/hermes-agent",
         "/openapi.json",
         "/",
     ]
