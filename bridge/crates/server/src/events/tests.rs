@@ -14,6 +14,7 @@ use super::super::testing::{Answered, Edge, event};
 use super::super::token::{Scope, TokenHash};
 use forge_base::event::{LogName, NewEvent, kind};
 use forge_base::id::DispatchId;
+use forge_store::contract::runs;
 use forge_store::record::{AfterAttempt, DeliveryAttempt, Settlement};
 
 /// `(id, type)` of the events in a body.
@@ -303,6 +304,32 @@ async fn the_firehose_is_live_and_filtered() {
         [kind::ACCEPTED, kind::QUEUED, kind::ACCEPTED, kind::QUEUED]
     );
     assert_eq!(sse(&next(&mut one).await), [told[3].clone()]);
+}
+
+#[tokio::test]
+async fn the_firehose_has_the_events_of_runs_that_no_dispatch_reports() {
+    let edge = Edge::new().await;
+    let mut all = open(&edge, "/api/v2/events").await;
+    let mut one = open(&edge, "/api/v2/events?taskId=task&type=task.paused").await;
+    assert!(next(&mut all).await.starts_with(": heartbeat"));
+    assert!(next(&mut one).await.starts_with(": heartbeat"));
+    let new = runs::run(None);
+    let owner = format!(
+        r#""dispatchId":null,"provider":null,"timestamp":"2027-01-15T08:00:01.000Z","runId":"{}""#,
+        new.id
+    );
+    let changes = ["tool.call", "task.paused"].map(|kind| runs::of_task(kind, 1));
+    let change = runs::change(new.id, 2, changes.to_vec());
+    edge.store.open_run(new).await.unwrap();
+    edge.store.append_run(change).await.unwrap();
+    let mut told = Vec::new();
+    while told.len() < 3 {
+        told.extend(sse(&next(&mut all).await));
+    }
+    assert_eq!(kinds(&told), ["run.created", "task.status", "task.paused"]);
+    let of_task = next(&mut one).await;
+    assert_eq!(sse(&of_task), [told[2].clone()]);
+    assert!(of_task.contains(&owner), "{of_task}");
 }
 
 #[tokio::test]
