@@ -32,28 +32,28 @@ macro_rules! select_run {
 const FINGERPRINT: usize = 10;
 const SEQ: usize = 11;
 
-pub(super) const FIND: &str = select_run!(
+const FIND: &str = select_run!(
     "b.projection",
     " JOIN run_body b ON b.run = r.seq WHERE r.id = ?"
 );
-pub(super) const HOLDER: &str = select_run!(
+const HOLDER: &str = select_run!(
     "b.projection",
     " JOIN run_body b ON b.run = r.seq WHERE r.header_key = ?"
 );
-pub(super) const NEWEST: &str = select_run!(
+const NEWEST: &str = select_run!(
     "NULL",
     " CROSS JOIN run_body b ON b.run = r.seq WHERE r.seq < ?1 ORDER BY r.seq DESC LIMIT ?2"
 );
-pub(super) const NEWEST_OF_STATUS: &str = select_run!(
+const NEWEST_OF_STATUS: &str = select_run!(
     "NULL",
     " INDEXED BY run_status CROSS JOIN run_body b ON b.run = r.seq
      WHERE r.status = ?3 AND r.seq < ?1 ORDER BY r.seq DESC LIMIT ?2"
 );
-pub(super) const LIVE: &str = "SELECT id FROM run INDEXED BY run_live
+const LIVE: &str = "SELECT id FROM run INDEXED BY run_live
    WHERE ended_at IS NULL AND id > ? ORDER BY id LIMIT ?";
-pub(super) const ARTIFACTS: &str = "SELECT path, kind, updated_at, length(bytes) FROM run_artifact
+const ARTIFACTS: &str = "SELECT path, kind, updated_at, length(bytes) FROM run_artifact
    WHERE run = (SELECT seq FROM run WHERE id = ?) ORDER BY path";
-pub(super) const ARTIFACT: &str = "SELECT path, kind, updated_at, bytes FROM run_artifact
+const ARTIFACT: &str = "SELECT path, kind, updated_at, bytes FROM run_artifact
    WHERE run = (SELECT seq FROM run WHERE id = ?) AND path = ?";
 const ARTIFACT_SIZE: &str = "SELECT length(bytes) FROM run_artifact WHERE run = ? AND path = ?";
 

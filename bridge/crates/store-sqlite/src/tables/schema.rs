@@ -15,7 +15,7 @@ const APPLICATION_ID: i64 = 0x4667_4253;
 /// Application id of builds before the first release.
 const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
 
-const SCHEMA: &str = include_str!("schema.sql");
+const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("runs.sql"));
 const VERSION: i64 = 4;
 /// Changes that make a file of each version one of the next, from version 1 on.
 const MIGRATIONS: [&str; VERSION as usize - 1] = [
@@ -29,7 +29,10 @@ const MIGRATIONS: [&str; VERSION as usize - 1] = [
      CREATE INDEX decision_approved ON decision (approved, dispatch);
      CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;",
     include_str!("to_version_3.sql"),
-    include_str!("to_version_4.sql"),
+    concat!(
+        "ALTER TABLE event ADD COLUMN run INTEGER;",
+        include_str!("runs.sql")
+    ),
 ];
 
 /// Identity of a store, as the file holds it.

@@ -1,5 +1,5 @@
--- Tables of a store, version 4. Times and durations are nanoseconds. Partial indexes cover unfinished work, so that
--- their cost does not grow with history.
+-- Tables of a store, version 4; `runs.sql` has those of runs. Times and durations are nanoseconds. Partial indexes cover
+-- unfinished work, so that their cost does not grow with history.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE sealed (name TEXT PRIMARY KEY, value BLOB NOT NULL) STRICT, WITHOUT ROWID;
@@ -204,46 +204,6 @@ CREATE UNIQUE INDEX signal_intervention_id ON signal_intervention (id);
 CREATE INDEX signal_intervention_open ON signal_intervention (seq) WHERE is_open;
 CREATE INDEX signal_intervention_session ON signal_intervention (session_id, seq);
 
--- Runs. Written with every change of a run, so nothing large is in it. `seq` is the position of the first event.
-CREATE TABLE run (
-  seq INTEGER PRIMARY KEY,
-  id BLOB NOT NULL,
-  -- 0 planning, 1 plan review, 2 executing, 3 paused, 4 completed, 5 failed, 6 cancelled.
-  status INTEGER NOT NULL,
-  events INTEGER NOT NULL,
-  last_position INTEGER NOT NULL,
-  artifact_bytes INTEGER NOT NULL,
-  created_at INTEGER NOT NULL,
-  ended_at INTEGER,
-  expires_at INTEGER,
-  header_key TEXT,
-  fingerprint BLOB NOT NULL,
-  trace_id TEXT NOT NULL,
-  taken_over TEXT
-) STRICT;
-CREATE UNIQUE INDEX run_id ON run (id);
-CREATE UNIQUE INDEX run_header_key ON run (header_key) WHERE header_key IS NOT NULL;
-CREATE INDEX run_status ON run (status, seq);
-CREATE INDEX run_live ON run (id) WHERE ended_at IS NULL;
-CREATE INDEX run_expires ON run (expires_at) WHERE expires_at IS NOT NULL;
-
-CREATE TABLE run_body (
-  run INTEGER PRIMARY KEY REFERENCES run ON DELETE CASCADE,
-  request TEXT NOT NULL,
-  projection TEXT NOT NULL
-) STRICT;
--- Outlives its run for a while, as the events do: see `run_removed`.
-CREATE TABLE run_artifact (
-  run INTEGER NOT NULL,
-  path TEXT NOT NULL,
-  kind TEXT NOT NULL,
-  updated_at INTEGER NOT NULL,
-  bytes BLOB NOT NULL,
-  PRIMARY KEY (run, path)
-) STRICT, WITHOUT ROWID;
--- Runs that are removed, and whose events and artifacts might not be.
-CREATE TABLE run_removed (run INTEGER PRIMARY KEY) STRICT;
-
 -- The event log: the events of one write are one row with the positions `first..=last`, except for those that a
 -- dispatch was accepted with. `seq` is the number of the first one within its dispatch or run. `provider` is empty for
 -- events of no adapter. `run` is the run that owns the events; those of a dispatch have none.
@@ -259,5 +219,4 @@ CREATE TABLE event (
   run INTEGER
 ) STRICT;
 CREATE INDEX event_dispatch ON event (dispatch, first) WHERE dispatch IS NOT NULL;
-CREATE INDEX event_run ON event (run, first) WHERE run IS NOT NULL;
 CREATE INDEX event_unbound ON event (unbound_at) WHERE unbound_at IS NOT NULL;
