@@ -323,3 +323,34 @@ fn damage_result(home: &Home, task: &str) {
     );
     assert_eq!(database(home).execute(&sql, []).unwrap(), 1);
 }
+
+#[tokio::test]
+async fn an_agent_that_waits_for_a_tool_result_continues_after_a_kill() {
+    let home = Home::new(&[]);
+    let bridge = home.start();
+    let tools = json!([{"name": "spawn_agent", "inputSchema": {"type": "object"}}]);
+    let orders = "say one\nspawn {\"type\": 1}\nsay two";
+    let begin = json!({"message": orders, "tools": tools});
+    let id = bridge
+        .api
+        .dispatch(with(quiet("begin", "run"), &begin))
+        .await;
+    let waiting = bridge.api.finished(&id).await["result"].clone();
+    assert_eq!(waiting["errorCode"], "input_required", "{waiting}");
+    let call = &waiting["toolCalls"][0];
+    assert_eq!(call["input"], json!({"type": 1}), "{waiting}");
+    bridge.kill();
+
+    let bridge = home.start();
+    let answer =
+        json!({"toolCallId": call["toolCallId"], "name": call["name"], "output": "merged"});
+    let next = json!({
+        "message": "Continue.", "tools": tools, "sessionId": waiting["sessionId"], "toolResults": [answer],
+    });
+    let id = bridge.api.dispatch(with(quiet("next", "run"), &next)).await;
+    let result = bridge.api.finished(&id).await["result"].clone();
+    assert_eq!(
+        result["output"], "one\nspawn_agent: merged\ntwo\n",
+        "{result}"
+    );
+}
