@@ -102,7 +102,7 @@ fn is_marker(line: &[u8], marker: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    //! What stays of a conflict.
+    //! Lines that stay of a conflict.
 
     use super::*;
 

@@ -91,7 +91,7 @@ pub(crate) fn instructions(message: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    //! What is an order, and what is prose.
+    //! Lines that are orders, and lines of prose.
 
     use serde_json::json;
 

@@ -103,7 +103,7 @@ fn a_message_that_starts_before_the_last_has_ended_withdraws_it() {
 #[test]
 fn a_run_is_over_once_its_messages_are_answered() {
     let mut transcript = Transcript::default();
-    let mut line = |transcript: &mut Transcript, line: Value| {
+    let line = |transcript: &mut Transcript, line: Value| {
         transcript.line(&line, |_| false);
         (transcript.is_over(), transcript.may_be_over())
     };
