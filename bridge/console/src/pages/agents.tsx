@@ -20,6 +20,8 @@ export function Agents({ route }: { route: Route }) {
 function List({ runtime }: { runtime: Runtime }) {
   const agents = useLoad(() => ifSupported(runtime.agents()), [runtime]);
   const { provider } = runtime;
+  // Many runtimes leave them out of the list.
+  const hasInstructions = agents.data?.some((agent) => agent.systemPrompt);
   return (
     <>
       <Problem error={agents.error} />
@@ -29,14 +31,14 @@ function List({ runtime }: { runtime: Runtime }) {
       {agents.data && agents.data.length > 0 && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Agents, table">
           <table aria-label="Agents">
-            <thead><tr><th scope="col">Agent</th><th scope="col">Name</th><th scope="col">Model</th><th scope="col" class="wide">Instructions</th></tr></thead>
+            <thead><tr><th scope="col">Agent</th><th scope="col">Name</th><th scope="col">Model</th>{hasInstructions && <th scope="col" class="wide">Instructions</th>}</tr></thead>
             <tbody>
               {agents.data.map((agent) => (
                 <tr key={agent.agentId}>
                   <td class="name" title={agent.agentId}><a href={link("agents", agent.agentId, { provider })}>{agent.agentId}</a></td>
                   <td class="cut" title={agent.name}>{agent.name ?? <span class="dim">not reported</span>}</td>
                   <td class="cut" title={agent.model}>{agent.model ?? <span class="dim">not reported</span>}</td>
-                  <td class="wide cut">{agent.systemPrompt}</td>
+                  {hasInstructions && <td class="wide cut">{agent.systemPrompt}</td>}
                 </tr>
               ))}
             </tbody>
