@@ -1,5 +1,6 @@
 //! Health of the gateway, and the part of the profile that its settings decide.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use forge_adapter_api::Health;
@@ -7,11 +8,12 @@ use forge_adapter_transport::http::Failure;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
+use crate::connection::lock;
 use crate::frame;
 use crate::gateway::Gateway;
 
 /// Limit of a health check; adapters have to answer within a second.
-const PROBE: Duration = Duration::from_millis(900);
+pub(crate) const PROBE: Duration = Duration::from_millis(900);
 
 pub(crate) async fn probe(gateway: &Gateway) -> Health {
     let hello = match gateway.hello() {
@@ -42,46 +44,58 @@ pub(crate) async fn default_agent(gateway: &Gateway) -> Result<Value, frame::Fai
     Ok(agents["defaultId"].clone())
 }
 
-/// Settings of the gateway that the profile repeats.
-#[derive(Default)]
+/// Settings of the gateway that the profile repeats. Without a connection there are none yet, and the adapter declares
+/// neither.
+#[derive(Clone, Default)]
 pub(crate) struct Facts {
     pub(crate) native_tools: Vec<String>,
     pub(crate) is_sandboxed: bool,
+    /// Start of the gateway and hash of its settings at the last look.
+    seen: (String, String),
 }
 
-/// Reads the facts; without a connection there are none, and the adapter declares neither.
-pub(crate) async fn facts(gateway: &Gateway) -> Facts {
-    let catalog = match default_agent(gateway).await {
-        Ok(agent) => {
-            gateway
-                .call("tools.catalog", &json!({ "agentId": agent }))
-                .await
-        }
-        Err(failure) => Err(failure),
+impl Facts {
+    pub(crate) fn config_hash(&self) -> &str {
+        &self.seen.1
+    }
+}
+
+/// Looks at the settings, and at the tools if the settings or the gateway are others than before.
+pub(crate) async fn look(facts: &Mutex<Facts>, gateway: &Gateway) -> Result<Facts, frame::Failure> {
+    let boot = gateway.hello().map(|hello| hello.boot);
+    let config = gateway.call("config.get", &json!({})).await?;
+    let hash = config["hash"].as_str().unwrap_or_default();
+    let seen = (boot.unwrap_or_default(), hash.to_owned());
+    let known = {
+        let mut facts = lock(facts);
+        facts.is_sandboxed = is_sandboxed(&config);
+        facts.clone()
     };
-    let config = gateway.call("config.get", &json!({})).await;
-    if let Some(failure) = catalog.as_ref().err().or(config.as_ref().err()) {
-        tracing::warn!(%failure, "the profile has no tools and no sandboxing until the adapter is reloaded");
+    if known.seen == seen {
+        return Ok(known);
     }
-    let groups = catalog
-        .as_ref()
-        .map(|catalog| list(&catalog["groups"]))
-        .unwrap_or_default();
-    let tools = groups.iter().flat_map(|group| list(&group["tools"]));
-    Facts {
-        native_tools: tools
-            .filter_map(|tool| tool["id"].as_str().map(str::to_owned))
-            .collect(),
-        is_sandboxed: config.is_ok_and(|config| is_sandboxed(&config["config"])),
-    }
+    let agent = default_agent(gateway).await?;
+    let catalog = gateway
+        .call("tools.catalog", &json!({ "agentId": agent }))
+        .await?;
+    let groups = list(&catalog["groups"]).iter();
+    let tools = groups.flat_map(|group| list(&group["tools"]));
+    let native_tools = tools.filter_map(|tool| tool["id"].as_str().map(str::to_owned));
+    let mut facts = lock(facts);
+    facts.native_tools = native_tools.collect();
+    facts.seen = seen;
+    Ok(facts.clone())
 }
 
-/// True if the tools of every session of every agent run in a sandbox.
-pub(crate) fn is_sandboxed(config: &Value) -> bool {
-    let agents = config["agents"]["entries"].as_object();
-    let mut own = agents.into_iter().flat_map(serde_json::Map::values);
+/// True if the tools of every session of every agent run in a sandbox, by an answer to `config.get`. Settings that wait
+/// for a restart of the gateway are no promise.
+pub(crate) fn is_sandboxed(answer: &Value) -> bool {
+    let agents = &answer["config"]["agents"];
+    let own = agents["entries"].as_object();
+    let mut own = own.into_iter().flat_map(serde_json::Map::values);
     let is_all = |mode: &Value| mode == "all";
-    is_all(&config["agents"]["defaults"]["sandbox"]["mode"])
+    answer["configRevisionHash"] == answer["appliedConfigHash"]
+        && is_all(&agents["defaults"]["sandbox"]["mode"])
         && own.all(|agent| agent["sandbox"]["mode"].is_null() || is_all(&agent["sandbox"]["mode"]))
 }
 
@@ -103,9 +117,11 @@ mod tests {
             ("off", json!({"mode": "all"}), false),
         ] {
             let defaults = json!({"sandbox": {"mode": defaults}});
-            let config =
-                json!({"agents": {"defaults": defaults, "entries": {"a": {"sandbox": own}}}});
-            assert_eq!(is_sandboxed(&config), expected, "{config}");
+            let agents = json!({"defaults": defaults, "entries": {"a": {"sandbox": own}}});
+            let mut answer = json!({"config": {"agents": agents}, "configRevisionHash": "1", "appliedConfigHash": "1"});
+            assert_eq!(is_sandboxed(&answer), expected, "{answer}");
+            answer["appliedConfigHash"] = "0".into();
+            assert!(!is_sandboxed(&answer), "it waits for a restart");
         }
     }
 }

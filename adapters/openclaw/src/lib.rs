@@ -31,6 +31,7 @@ use forge_adapter_transport::http::{Http, Limits};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use crate::connection::lock;
 use crate::gateway::Gateway;
 use crate::health::Facts;
 use crate::identity::Identity;
@@ -45,7 +46,7 @@ const SHUTDOWN: Duration = Duration::from_secs(5);
 pub struct OpenClaw {
     settings: Arc<Settings>,
     gateway: Option<Gateway>,
-    facts: Facts,
+    facts: Mutex<Facts>,
     /// Hash of the gateway's settings at the last look.
     config_hash: Mutex<Option<String>>,
     running: Running,
@@ -61,7 +62,8 @@ impl ExecutionAdapter for OpenClaw {
     async fn initialize(host: Host, config: Config) -> Result<Self> {
         let settings = Arc::new(Settings::read(&config)?);
         let tasks = TaskTracker::new();
-        let (mut facts, mut hash) = (Facts::default(), None);
+        let facts = Mutex::new(Facts::default());
+        let mut hash = None;
         let gateway = match settings.url.clone() {
             Some(url) => {
                 let http = Http::new(Limits::within(host.limits()))?;
@@ -69,8 +71,10 @@ impl ExecutionAdapter for OpenClaw {
                 let gateway = Gateway::start(http, url, Arc::clone(&settings), identity, &tasks);
                 gateway.settled(CONNECT).await;
                 if gateway.hello().is_ok() {
-                    facts = health::facts(&gateway).await;
-                    hash = runtime::config_hash(&gateway).await;
+                    match health::look(&facts, &gateway).await {
+                        Ok(facts) => hash = Some(facts.config_hash().to_owned()),
+                        Err(failure) => tracing::warn!(%failure, "the settings are not known yet"),
+                    }
                 }
                 Some(gateway)
             }
@@ -98,10 +102,12 @@ impl ExecutionAdapter for OpenClaw {
     }
 
     async fn check_health(&self) -> Health {
-        match &self.gateway {
-            Some(gateway) => health::probe(gateway).await,
-            None => Health::degraded(NO_GATEWAY),
-        }
+        let Some(gateway) = &self.gateway else {
+            return Health::degraded(NO_GATEWAY);
+        };
+        // The next check repeats a look that failed; the health says why it did.
+        let look = timeout(health::PROBE, health::look(&self.facts, gateway));
+        tokio::join!(health::probe(gateway), look).0
     }
 
     fn capabilities(&self) -> Profile {
@@ -114,12 +120,13 @@ impl ExecutionAdapter for OpenClaw {
             "management",
             "native_tools",
         ];
-        if self.facts.is_sandboxed {
+        let facts = lock(&self.facts).clone();
+        if facts.is_sandboxed {
             capabilities.push("sandboxing");
         }
         Profile {
             capabilities: capabilities.into_iter().map(str::to_owned).collect(),
-            native_tools: self.facts.native_tools.clone(),
+            native_tools: facts.native_tools,
             max_concurrent: self.settings.table.max_concurrent.max(1),
             output_strategies: vec![OutputStrategy::Stream, OutputStrategy::File],
             options: Vec::new(),
@@ -133,6 +140,7 @@ impl ExecutionAdapter for OpenClaw {
         let execution = Execution {
             gateway: self.gateway()?,
             settings: &self.settings,
+            facts: &self.facts,
             request: &request,
             events: &events,
             cancel: &run,

@@ -1,6 +1,7 @@
 //! One execution: finds the agent, prepares the session, starts or joins the run, follows it to its end.
 
 use std::pin::pin;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::frame::Failure;
 use crate::gateway::Gateway;
+use crate::health::{self, Facts};
 use crate::outcome::{self, End};
 use crate::session::{self, Session};
 use crate::settings::{AGENT_IDS, Settings, is_agent_id};
@@ -32,9 +34,13 @@ const START_AGAIN: Duration = Duration::from_millis(500);
 /// Messages of the session that are searched for those of a run.
 const HISTORY: u32 = 200;
 
+const NO_SANDBOX: &str = "the dispatch requires sandboxing, and the gateway runs tools on its host: set \
+                          agents.defaults.sandbox.mode to `all`, and that of agents with their own";
+
 pub(crate) struct Execution<'a> {
     pub(crate) gateway: &'a Gateway,
     pub(crate) settings: &'a Settings,
+    pub(crate) facts: &'a Mutex<Facts>,
     pub(crate) request: &'a ExecutionRequest,
     pub(crate) events: &'a Events,
     pub(crate) cancel: &'a Run,
@@ -57,6 +63,11 @@ impl Execution<'_> {
         if matches!(self.gateway.hello(), Err(health) if health.status == HealthStatus::Offline) {
             // After the limit, the first request fails with the reason.
             let _ = timeout(CONNECT, self.gateway.up()).await;
+        }
+        if request.requires.iter().any(|name| name == "sandboxing")
+            && !health::look(self.facts, self.gateway).await?.is_sandboxed
+        {
+            return Err(AdapterError::new("sandbox_unavailable", NO_SANDBOX));
         }
         let mut session = Session::of(request, self.agent()?);
         // Numbers of earlier attempts repeat the failures of their runs, without a new run.

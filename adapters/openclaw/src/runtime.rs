@@ -5,7 +5,7 @@ use forge_adapter_api::manage::{
     ReloadReport, RuntimeManager, SecurityFinding, SecurityPosture, SkillSyncSpec, SystemManager,
 };
 use forge_adapter_api::{Result, async_trait};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use crate::OpenClaw;
 use crate::agents::{checked, patch, refuse_unknown};
@@ -118,7 +118,7 @@ impl SystemManager for OpenClaw {
         let approvals = gateway.call("exec.approvals.get", &json!({})).await?;
         let config = gateway.call("config.get", &json!({})).await?;
         let defaults = &approvals["resolvedDefaults"];
-        let sandboxed = is_sandboxed(&config["config"]);
+        let sandboxed = is_sandboxed(&config);
         let mut findings = Vec::new();
         let mut add = |message: String| {
             findings.push(SecurityFinding {
@@ -143,10 +143,4 @@ impl SystemManager for OpenClaw {
             findings,
         })
     }
-}
-
-/// Hash of the gateway's settings, to report later changes.
-pub(crate) async fn config_hash(gateway: &Gateway) -> Option<String> {
-    let config: Value = gateway.call("config.get", &json!({})).await.ok()?;
-    config["hash"].as_str().map(str::to_owned)
 }

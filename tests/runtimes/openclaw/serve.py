@@ -3,7 +3,8 @@
     serve.py MODEL_URL TOKEN NODE OPENCLAW_MJS
 
 The first line of stdin is JSON that is merged over the settings below. The gateway works in a folder of its own, which is removed at the end. Exits when stdin closes. Further lines on stdin:
-`kill` kills the gateway, `start` starts it again on the same port and prints `listening` again.
+`kill` kills the gateway, `start` starts it again on the same port and prints `listening` again, and `set` with JSON
+behind it merges this over the settings, which the gateway reads again by itself.
 """
 
 import json
@@ -29,8 +30,10 @@ def settings(model: str, token: str) -> dict:
     }
     return {
         "gateway": {"mode": "local", "bind": "loopback", "auth": {"mode": "token", "token": token}},
-        # A provider that refused a key is not asked again for a minute.
-        "models": {"mode": "merge", "providers": {"fake": provider, "locked": provider}},
+        # A provider that refused a key or was overloaded is not asked again for a minute.
+        "models": {"mode": "merge", "providers": {
+            name: provider for name in ("fake", "locked", "unpaid", "limited", "broken")
+        }},
         "agents": {
             "defaults": {"model": {"primary": "fake/fake-1"}, "skipBootstrap": True, "heartbeat": {"every": "0m"}},
             "entries": {"main": {"default": True}},
@@ -92,6 +95,12 @@ class Gateway:
                 time.sleep(0.1)
         print("the gateway ended:", (folder / "log").read_text(), sep="\n", flush=True)
 
+    def set(self, change: dict) -> None:
+        file = self.folder / "openclaw.json"
+        changed = self.folder / "openclaw.json.new"
+        changed.write_text(json.dumps(merge(json.loads(file.read_text()), change)))
+        changed.replace(file)
+
     def kill(self) -> None:
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -111,6 +120,8 @@ def main() -> None:
                 gateway.kill()
             elif line == "start\n":
                 gateway.start()
+            elif line.startswith("set "):
+                gateway.set(json.loads(line.removeprefix("set ")))
         gateway.kill()
 
 

@@ -56,6 +56,14 @@ impl OpenClaw {
         self.folder.join("workspace")
     }
 
+    /// Merges this JSON over the settings; the gateway reads them again by itself, soon.
+    pub fn set(&self, change: &str) {
+        self.wrapper
+            .lock()
+            .expect("no test panicked in it")
+            .write(&format!("set {change}"));
+    }
+
     /// Kills the gateway without a shutdown.
     pub fn kill(&self) {
         self.wrapper

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use forge_adapter_api::ExecutionRequest;
+use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus};
 use forge_adapter_openclaw::OpenClaw;
 use forge_test_model::{Model, Received};
 use forge_test_runtimes::{OPENCLAW_TOKEN, OpenClaw as Server};
@@ -44,8 +44,15 @@ impl Bench {
     /// Sets up an adapter with these members in its table.
     pub(crate) async fn with(table: Value) -> Self {
         let (server, in_use) = in_use().await;
+        let adapter: OpenClaw = initialize(with_members(config(server.url()), &table)).await;
+        // A gateway that is just ready can refuse connections for a while.
+        until("a connection", async || {
+            let health = adapter.check_health().await;
+            (health.status == HealthStatus::Healthy).then_some(())
+        })
+        .await;
         Self {
-            adapter: initialize(with_members(config(server.url()), &table)).await,
+            adapter,
             server,
             _in_use: in_use,
         }
@@ -80,15 +87,19 @@ pub(crate) fn config(server: &str) -> Value {
     json!({"url": server, "token": OPENCLAW_TOKEN})
 }
 
-/// Agents whose tools run in a sandbox, and in none that can be had.
+/// A sandbox that is off; agents whose tools run in it, and in one that cannot be had.
 fn settings() -> Value {
-    json!({"agents": {"entries": {
-        "boxed": {"sandbox": {
-            "mode": "all", "backend": "ssh", "scope": "session", "workspaceAccess": "rw",
-            "ssh": {"command": namespace_program(), "target": "box@localhost:22"},
-        }},
-        "dockerless": {"sandbox": {"mode": "all", "backend": "docker"}},
-    }}})
+    let sandbox = json!({
+        "mode": "off", "backend": "ssh", "scope": "session", "workspaceAccess": "rw",
+        "ssh": {"command": namespace_program(), "target": "box@localhost:22"},
+    });
+    json!({"agents": {
+        "defaults": {"sandbox": sandbox},
+        "entries": {
+            "boxed": {"sandbox": {"mode": "all"}},
+            "dockerless": {"sandbox": {"mode": "all", "backend": "docker"}},
+        },
+    }})
 }
 
 /// A file that sandboxed tools do not see.
