@@ -290,7 +290,13 @@ impl Caller {
         Ok(begun.elapsed())
     }
 
-    fn call(&mut self, method: &str, path: &str, body: &str) -> anyhow::Result<(u16, String)> {
+    /// Sends one request; returns status and body of its answer.
+    pub(crate) fn call(
+        &mut self,
+        method: &str,
+        path: &str,
+        body: &str,
+    ) -> anyhow::Result<(u16, String)> {
         let request = format!(
             "{method} {path} HTTP/1.1\r\nhost: {}\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",

@@ -2,6 +2,7 @@
 //! over several rounds, and reports medians and ratios. Absolute values depend on the machine; compare ratios and
 //! CPU time per dispatch.
 
+mod agents;
 mod external;
 mod fairness;
 mod flat_out;

@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{external, fairness, floor, load, loaded, machine, report, signals, soak};
+use super::{agents, external, fairness, floor, load, loaded, machine, report, signals, soak};
 
 #[derive(Parser)]
 #[command(about)]
@@ -37,6 +37,8 @@ enum Command {
     Floor(floor::Plan),
     /// Run an external service, or a proxy that passes calls on to it, until it is killed.
     Service(external::servers::Plan),
+    /// Measure the cost of a directory with many agents.
+    Agents(agents::Plan),
     /// Measure calls of an external service through the bridge.
     External(external::Plan),
     /// Measure the cost of receivers that are down to the others.
@@ -65,6 +67,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     };
     std::fs::create_dir_all(&arguments.folder)?;
     println!("{}", machine::describe(&arguments.folder)?);
+    if let Some(Command::Agents(plan)) = &arguments.command {
+        return agents::run(plan, &here, &bridge, &arguments.folder);
+    }
     if let Some(Command::External(plan)) = &arguments.command {
         return external::run(plan, &here, &bridge, &arguments.folder);
     }
