@@ -81,7 +81,7 @@ fn sweep(tx: &mut Tx<'_>, now: Timestamp, limit: usize) -> Result<Swept, Failure
         }
         swept.dispatches += 1;
     }
-    run_sweep::sweep(tx, now, limit, &mut swept)?;
+    run_sweep::sweep(tx, now, limit, begun, &mut swept)?;
     sweep_unbound(tx, now, limit)?;
     tx.execute(
         "UPDATE meta SET value = ?1 WHERE name = 'removed' AND value < ?1",

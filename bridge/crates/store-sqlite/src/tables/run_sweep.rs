@@ -1,6 +1,8 @@
 //! Removal of expired runs. The row of a run goes first, and with it the run for every reader; its events and artifacts,
 //! which can be many, follow in steps.
 
+use std::time::Instant;
+
 use jiff::Timestamp;
 use rusqlite::params;
 
@@ -10,9 +12,10 @@ use super::rows::{self, nanos};
 use super::{Tx, retention};
 use crate::engine::Failure;
 
-/// Rows of events that one step removes, and artifacts: about a millisecond, and several when artifacts are large.
-const STEP_EVENTS: i64 = 500;
-const STEP_ARTIFACTS: i64 = 4;
+/// Rows of events, and artifacts, that are removed at a time; a step ends after this many times, or by its time.
+const EVENT_ROWS: usize = 100;
+const ARTIFACT_ROWS: usize = 1;
+const STEP_CHUNKS: usize = 5;
 
 pub(super) const EXPIRED: &str = "SELECT seq, last_position FROM run INDEXED BY run_expires
    WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at, seq LIMIT ?";
@@ -26,6 +29,7 @@ pub(super) fn sweep(
     tx: &mut Tx<'_>,
     now: Timestamp,
     limit: usize,
+    begun: Instant,
     swept: &mut Swept,
 ) -> Result<(), Failure> {
     let params = params![nanos(now), rows::limit(limit.saturating_add(1))];
@@ -37,19 +41,23 @@ pub(super) fn sweep(
         swept.runs += 1;
     }
     swept.more |= expired.len() > limit;
-    swept.more |= sweep_rows(tx)?;
+    swept.more |= sweep_rows(tx, begun)?;
     Ok(())
 }
 
 /// Removes some events, then artifacts, of the first removed run; true if there can be more.
-fn sweep_rows(tx: &Tx<'_>) -> rusqlite::Result<bool> {
+fn sweep_rows(tx: &Tx<'_>, begun: Instant) -> rusqlite::Result<bool> {
     let first = "SELECT run FROM run_removed ORDER BY run LIMIT 1";
     let Some(run) = rows::one(tx.conn, first, [], |row| row.get::<_, u64>(0))? else {
         return Ok(false);
     };
-    for (sql, limit) in [(EVENTS, STEP_EVENTS), (ARTIFACTS, STEP_ARTIFACTS)] {
-        if tx.execute(sql, params![run, limit])? as i64 == limit {
-            return Ok(true);
+    for (sql, rows) in [(EVENTS, EVENT_ROWS), (ARTIFACTS, ARTIFACT_ROWS)] {
+        let mut chunks = 0;
+        while tx.execute(sql, params![run, rows])? == rows {
+            chunks += 1;
+            if chunks == STEP_CHUNKS || begun.elapsed() > retention::STEP_TIME {
+                return Ok(true);
+            }
         }
     }
     tx.execute("DELETE FROM run_removed WHERE run = ?", [run])?;
@@ -79,7 +87,7 @@ mod tests {
         let id = new.id;
         let opened = store.open_run(new).await.unwrap();
         assert!(matches!(opened, RunOpened::New));
-        let rows = 2 * u64::try_from(STEP_EVENTS).unwrap();
+        let rows = 2 * (EVENT_ROWS * STEP_CHUNKS) as u64;
         let fill = move |tx: &mut Tx<'_>| {
             let one: [RunEvent; 1] = [of_task("task.status", 1)];
             let inserted = (0..rows).map(|row| events::insert_of_run(tx, 1, 3 + row, &one));
@@ -99,7 +107,7 @@ mod tests {
             let checked = Sqlite::check(folder.path()).unwrap();
             assert_eq!(checked.problems, Vec::<String>::new());
         }
-        assert_eq!(steps, 3);
+        assert!(steps > 2, "{steps}");
         assert_eq!(Sqlite::check(folder.path()).unwrap().events, 0);
         assert!(!store.sweep(at(5), 1).await.unwrap().more);
     }
