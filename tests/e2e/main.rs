@@ -39,6 +39,7 @@ mod floods;
 mod foreign_pages;
 mod forg;
 mod generations;
+mod git;
 mod harness;
 mod hermes;
 mod hostile;

@@ -1,0 +1,107 @@
+//! Repositories of runs: attach, check out, commit, merge, prove, publish.
+//!
+//! Each run has a bare repository that no agent is given. An attempt works in a checkout: a folder with a repository of
+//! its own, a copy without a remote, so an agent can spoil only that. Its `.git` is never used again after it was made:
+//! the bridge lists the files of the folder with a git directory of its own, reads them by descriptor and writes the
+//! commit into the bare repository. Commits that an agent makes are therefore not taken over; the files that it leaves
+//! are. No filter, hook, monitor or submodule is ever in effect.
+//!
+//! Every operation can be repeated after the process was killed in it, and then has the same result. One process uses
+//! the folder of a run.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+mod checkout;
+mod commit;
+mod merge;
+mod name;
+mod program;
+mod publish;
+mod remote;
+mod repository;
+mod settings;
+mod tree;
+mod url;
+
+pub use self::checkout::Checkout;
+pub use self::commit::{Committed, LeftOut, Message};
+pub use self::merge::{Conflict, Input, Merge, Presence, Proof};
+pub use self::name::{BadId, Branch, CommitId, check_task_id};
+pub use self::program::{Git, Setup};
+pub use self::remote::{Push, Remotes};
+pub use self::repository::Repository;
+pub use self::url::{BadRule, RefusedUrl, RepoUrl, UrlRules};
+
+/// Reason why an operation has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("git 2.38 or newer is needed for runs, install it: {0}")]
+    Missing(String),
+    #[error(transparent)]
+    BadId(#[from] BadId),
+    #[error(transparent)]
+    RefusedUrl(#[from] RefusedUrl),
+    #[error("cannot call the repository")]
+    Address(#[from] forge_net::SendError),
+    #[error("the repository has no branch or tag {0:?}")]
+    NoRef(String),
+    #[error("the repository has no commit yet; it needs one to begin with")]
+    Empty,
+    #[error("the remote repository did not do as asked: {0}")]
+    Remote(String),
+    #[error(
+        "{branch} has moved: it was not pushed, since its commit was expected to be {expected}, and is {found}"
+    )]
+    Moved {
+        branch: Branch,
+        expected: String,
+        found: String,
+    },
+    #[error("the remote repository refused {branch}: {reason}")]
+    PushRefused { branch: Branch, reason: String },
+    #[error("{branch} was pushed, but is {found} at the remote instead of {pushed}")]
+    NotThere {
+        branch: Branch,
+        pushed: CommitId,
+        found: String,
+    },
+    #[error("{0} is the default branch of the repository, which is never pushed")]
+    DefaultBranch(Branch),
+    #[error("the result does not contain: {}", .0.join(", "))]
+    NotProved(Vec<String>),
+    #[error("{0} is too large")]
+    TooLarge(String),
+    #[error("git {step} did not end within {limit:?}")]
+    TimedOut { step: String, limit: Duration },
+    #[error("git {step} failed with exit code {code}{said}")]
+    Failed {
+        step: String,
+        code: i32,
+        said: String,
+    },
+    #[error("git {0} printed something unexpected")]
+    Unexpected(&'static str),
+    #[error("cannot use {}", path.display())]
+    File {
+        path: PathBuf,
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl Error {
+    fn file(path: &Path, error: io::Error) -> Self {
+        let path = path.to_owned();
+        Self::File { path, error }
+    }
+
+    /// True if the same operation can succeed later: a remote that is unavailable or slow.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::Remote(_) | Self::TimedOut { .. } | Self::Address(_)
+        )
+    }
+}

@@ -1,0 +1,281 @@
+//! The `git` program: found and checked once, then started for each step under the supervisor, with an environment and
+//! settings of its own, a time limit and bounded output. Nothing that a repository contains decides what runs.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use forge_base::tasks::Tasks;
+use forge_process::program::{Launcher, LauncherSettings, Program, Purpose};
+
+use super::settings::{SETTINGS, TEMPLATE, environment};
+use super::{Error, RefusedUrl, Remotes, RepoUrl};
+
+/// Oldest version that merges without a work tree (`merge-tree --write-tree`).
+const OLDEST: (u32, u32) = (2, 38);
+/// Limit of what one step prints: about 400,000 paths.
+const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
+const PURPOSE: Purpose<'_> = Purpose {
+    execution: "run/git",
+    traceparent: None,
+};
+
+/// Everything that git steps depend on.
+pub struct Setup {
+    /// Command of the supervisor; empty: none, for tests.
+    pub supervisor: Vec<String>,
+    pub store_id: String,
+    pub tracker: Tasks,
+    /// Folders in which `git` is searched, as in the variable `PATH`.
+    pub search: OsString,
+    /// Folder of all runs, absolute; created with 0700.
+    pub folder: PathBuf,
+    /// Limit of one step.
+    pub timeout: Duration,
+    pub remotes: Remotes,
+}
+
+/// A usable `git`. Cheap to clone.
+#[derive(Clone)]
+pub struct Git {
+    pub(super) inner: Arc<Inner>,
+}
+
+pub(super) struct Inner {
+    program: PathBuf,
+    launcher: Launcher,
+    timeout: Duration,
+    pub(super) folder: PathBuf,
+    pub(super) template: PathBuf,
+    pub(super) remotes: Remotes,
+}
+
+impl Git {
+    /// Finds the program, checks its version and prepares the folder.
+    pub async fn find(setup: Setup) -> Result<Self, Error> {
+        let mut folders = std::env::split_paths(&setup.search).filter(|dir| dir.is_absolute());
+        let program = folders.find_map(|dir| executable(dir.join("git")));
+        let program = program.ok_or_else(|| Error::Missing("no git in PATH".to_owned()))?;
+        // No id of a run begins with a dot.
+        let own = setup.folder.join(".program");
+        let (home, template) = (own.join("home"), own.join("template"));
+        make_folder(&home)?;
+        for (name, text) in TEMPLATE {
+            let file = template.join(name);
+            make_folder(file.parent().unwrap_or(&template))?;
+            fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
+        }
+        let launcher = Launcher::new(LauncherSettings {
+            supervisor: setup.supervisor,
+            store_id: setup.store_id,
+            environment: environment(&program, &home),
+            dir: Some(home),
+            tracker: setup.tracker,
+        });
+        let git = Self {
+            inner: Arc::new(Inner {
+                program,
+                launcher,
+                timeout: setup.timeout,
+                folder: setup.folder,
+                template,
+                remotes: setup.remotes,
+            }),
+        };
+        let version = git.step(&git.inner.folder, &["version"]).text().await;
+        let version = version.map_err(|error| Error::Missing(error.to_string()))?;
+        match parse_version(&version) {
+            Some(found) if found >= OLDEST => Ok(git),
+            _ => Err(Error::Missing(format!("it is {version:?}"))),
+        }
+    }
+
+    /// Checks the address of a repository, with everything but a look-up of its name. Starts no program.
+    pub fn check(&self, address: &str) -> Result<RepoUrl, RefusedUrl> {
+        self.inner.remotes.rules.check(address)
+    }
+
+    /// A step in the repository with this git directory. It is always named, since git would search for one.
+    pub(super) fn step(&self, repository: &Path, args: &[&str]) -> Step<'_> {
+        Step {
+            git: &self.inner,
+            args: args.iter().map(|&arg| arg.to_owned()).collect(),
+            env: [(
+                "GIT_DIR".to_owned(),
+                repository.display().to_string().into(),
+            )]
+            .into(),
+            settings: SETTINGS
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec(),
+            input: Input::Bytes(Vec::new()),
+        }
+    }
+}
+
+/// One start of git.
+pub(super) struct Step<'a> {
+    git: &'a Inner,
+    args: Vec<String>,
+    env: BTreeMap<String, SecretString>,
+    settings: Vec<(String, String)>,
+    input: Input,
+}
+
+/// Standard input of a step.
+pub(super) enum Input {
+    Bytes(Vec<u8>),
+    /// Ends with the sender.
+    Pieces(mpsc::Receiver<Vec<u8>>),
+}
+
+/// End of a step.
+pub(super) struct Output {
+    /// Command of git.
+    step: String,
+    pub(super) code: i32,
+    pub(super) stdout: Vec<u8>,
+    /// End of stderr, as the end of a sentence.
+    pub(super) said: String,
+}
+
+impl Step<'_> {
+    pub(super) fn arg(mut self, arg: impl Into<String>) -> Self {
+        self.args.push(arg.into());
+        self
+    }
+
+    pub(super) fn env(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.env.insert(name.to_owned(), value.into().into());
+        self
+    }
+
+    pub(super) fn setting(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.settings.push((name.to_owned(), value.into()));
+        self
+    }
+
+    pub(super) fn input(mut self, input: Input) -> Self {
+        self.input = input;
+        self
+    }
+
+    /// Runs it and expects success. Returns its output without the last line break.
+    pub(super) async fn text(self) -> Result<String, Error> {
+        let output = self.bytes().await?;
+        Ok(String::from_utf8_lossy(&output)
+            .trim_end_matches('\n')
+            .to_owned())
+    }
+
+    /// Runs it and expects success.
+    pub(super) async fn bytes(self) -> Result<Vec<u8>, Error> {
+        let output = self.run().await?;
+        match output.code {
+            0 => Ok(output.stdout),
+            _ => Err(output.failure()),
+        }
+    }
+
+    /// Runs it, whatever its exit code.
+    pub(super) async fn run(mut self) -> Result<Output, Error> {
+        let step = self.args[0].clone();
+        let limit = self.git.timeout;
+        // In the environment, and not as arguments: those can be read by all users of the machine.
+        let settings = std::mem::take(&mut self.settings);
+        self = self.env("GIT_CONFIG_COUNT", settings.len().to_string());
+        for (number, (name, value)) in settings.into_iter().enumerate() {
+            self = self.env(&format!("GIT_CONFIG_KEY_{number}"), name);
+            self = self.env(&format!("GIT_CONFIG_VALUE_{number}"), value);
+        }
+        let (git, input) = (self.git, self.input);
+        let program = Program {
+            command: git.program.clone(),
+            args: self.args,
+            env: self.env,
+        };
+        let unusable = |error| Error::file(&git.program, error);
+        let started = git.launcher.start(&program, PURPOSE).map_err(unusable)?;
+        let (mut running, stdout, mut stdin) = started;
+        // A git that fails does not read all; its exit code says so.
+        let writing = async move {
+            match input {
+                Input::Bytes(bytes) => drop(stdin.write_all(&bytes).await),
+                Input::Pieces(mut pieces) => {
+                    while let Some(piece) = pieces.recv().await {
+                        let _ = stdin.write_all(&piece).await;
+                    }
+                }
+            }
+            Ok(())
+        };
+        let reading = async {
+            let mut read = Vec::new();
+            let result = stdout.take(OUTPUT_BYTES + 1).read_to_end(&mut read).await;
+            match result {
+                Ok(_) if read.len() as u64 > OUTPUT_BYTES => {
+                    Err(Error::TooLarge(format!("the output of git {step}")))
+                }
+                result => result.map(|_| read).map_err(unusable),
+            }
+        };
+        let whole = async {
+            let ((), stdout) = tokio::try_join!(writing, reading)?;
+            let code = running.wait().await.map_err(unusable)?.code();
+            Ok::<_, Error>((stdout, code.unwrap_or(-1)))
+        };
+        let ended = timeout(limit, whole).await;
+        let (stdout, code) = ended.map_err(|_| Error::TimedOut {
+            step: step.clone(),
+            limit,
+        })??;
+        let said = match code {
+            0 => String::new(),
+            _ => running.last_words().await,
+        };
+        Ok(Output {
+            step,
+            code,
+            stdout,
+            said,
+        })
+    }
+}
+
+impl Output {
+    pub(super) fn failure(self) -> Error {
+        let Self {
+            step, code, said, ..
+        } = self;
+        Error::Failed { step, code, said }
+    }
+}
+
+/// `git version 2.47.3 (Apple Git-1)`.
+fn parse_version(line: &str) -> Option<(u32, u32)> {
+    let numbers = line.strip_prefix("git version ")?;
+    let mut numbers = numbers.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn executable(path: PathBuf) -> Option<PathBuf> {
+    let metadata = fs::metadata(&path).ok()?;
+    (metadata.is_file() && metadata.permissions().mode() & 0o111 != 0).then_some(path)
+}
+
+/// Creates a folder of the bridge with those above it.
+pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
+    let mut builder = fs::DirBuilder::new();
+    let made: io::Result<()> = builder.recursive(true).mode(0o700).create(path);
+    made.map_err(|error| Error::file(path, error))
+}

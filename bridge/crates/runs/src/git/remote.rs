@@ -1,0 +1,188 @@
+//! Calls of remotes: the address is checked again and pinned, and a repository on this machine starts nothing.
+
+use std::collections::BTreeMap;
+
+use secrecy::{ExposeSecret as _, SecretString};
+use url::Url;
+
+use super::Error;
+use super::program::Step;
+use super::url::{BadRule, Place, RepoUrl, UrlRules, names, rule};
+
+/// Settings of the side of a repository on this machine, whose own would apply there: no hook, helper or upkeep. A
+/// branch that is checked out there is updated all the same, and its files are not.
+const LOCAL_SIDE: &str = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.alternateRefsCommand=: \
+    -c gc.auto=0 -c maintenance.auto=false -c receive.autogc=false -c receive.denyCurrentBranch=ignore";
+
+/// Settings of calls of remotes.
+#[derive(Clone, Debug)]
+pub struct Remotes {
+    pub(super) rules: UrlRules,
+    authorization: Vec<(Url, SecretString)>,
+    proxy: Option<String>,
+    pub(super) push: Push,
+}
+
+/// Target of results: `runs.push`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// The remote.
+    Always,
+    /// The bare repository of the run.
+    Never,
+}
+
+impl Remotes {
+    /// `authorization` has the value of the header `authorization` for all addresses that begin with its key; it is
+    /// sent over https, and to this machine, only. `proxy` is that of all calls of the bridge; it resolves the names.
+    pub fn new(
+        rules: UrlRules,
+        authorization: &BTreeMap<String, SecretString>,
+        proxy: Option<String>,
+        push: Push,
+    ) -> Result<Self, BadRule> {
+        let keyed = authorization.iter();
+        let keyed = keyed.map(|(prefix, value)| Ok((rule(prefix)?, value.clone())));
+        Ok(Self {
+            rules,
+            authorization: keyed.collect::<Result<_, _>>()?,
+            proxy,
+            push,
+        })
+    }
+
+    /// Prepares a call. The rules apply again: settings and links can have changed.
+    pub(super) async fn call(&self, url: &RepoUrl) -> Result<Call, Error> {
+        let url = self.rules.check(&url.to_string())?;
+        let address = url.to_string();
+        Ok(match url.0 {
+            Place::Local(_) => Call::new(address, "file"),
+            Place::Ssh(_) => Call::new(address, "ssh"),
+            Place::Web(url) => {
+                let mut call = Call::new(
+                    address,
+                    if url.scheme() == "https" {
+                        "https"
+                    } else {
+                        "http"
+                    },
+                );
+                let proxy = self.proxy.clone().unwrap_or_default();
+                if proxy.is_empty() {
+                    let found = self.rules.guard().addresses(&url).await?;
+                    call.pin(&url, &found);
+                }
+                call.settings.push(("http.proxy", proxy));
+                let keyed = self.authorization.iter();
+                let mut keyed = keyed.filter(|(prefix, _)| names(prefix, &url));
+                if let Some((_, value)) = keyed.next().filter(|_| forge_net::is_private(&url)) {
+                    let header = format!("Authorization: {}", value.expose_secret());
+                    call.settings.push(("http.extraHeader", header));
+                }
+                call
+            }
+        })
+    }
+}
+
+/// A prepared call of a remote.
+pub(super) struct Call {
+    pub(super) address: String,
+    protocol: &'static str,
+    settings: Vec<(&'static str, String)>,
+}
+
+impl Call {
+    fn new(address: String, protocol: &'static str) -> Self {
+        Self {
+            address,
+            protocol,
+            settings: Vec::new(),
+        }
+    }
+
+    /// Lets git connect to these addresses only.
+    fn pin(&mut self, url: &Url, found: &[std::net::IpAddr]) {
+        let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default()) else {
+            return;
+        };
+        if !found.is_empty() {
+            let found: Vec<String> = found
+                .iter()
+                .map(|address| match address {
+                    std::net::IpAddr::V4(address) => address.to_string(),
+                    std::net::IpAddr::V6(address) => format!("[{address}]"),
+                })
+                .collect();
+            let pinned = format!("{host}:{port}:{}", found.join(","));
+            self.settings.push(("http.curloptResolve", pinned));
+        }
+    }
+
+    /// Adds what the call needs to a step. `side` is the program of the other side and the option that sets it.
+    pub(super) fn apply<'a>(&self, step: Step<'a>, side: Side) -> Step<'a> {
+        let mut step = step.env("GIT_ALLOW_PROTOCOL", self.protocol);
+        if self.protocol == "file" {
+            let (option, program) = match side {
+                Side::Sends => ("upload-pack", "upload-pack"),
+                Side::Receives => ("receive-pack", "receive-pack"),
+            };
+            step = step.arg(format!("--{option}={LOCAL_SIDE} {program}"));
+        }
+        for (name, value) in &self.settings {
+            step = step.setting(name, value);
+        }
+        step.arg(&self.address)
+    }
+}
+
+/// Task of the other side.
+#[derive(Clone, Copy)]
+pub(super) enum Side {
+    Sends,
+    Receives,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forge_net::guard::Guard;
+
+    fn settings(call: &Call) -> BTreeMap<&'static str, &str> {
+        call.settings
+            .iter()
+            .map(|(name, value)| (*name, value.as_str()))
+            .collect()
+    }
+
+    #[tokio::test]
+    async fn a_call_is_pinned_and_carries_the_credentials_of_its_own_address_only() {
+        let named = ["http://localhost/team".to_owned()];
+        let guard = Guard::new(&["loopback".to_owned()]).unwrap();
+        let keyed = ["https://localhost/team", "http://localhost/team"];
+        let keyed = keyed
+            .map(|prefix| (prefix.to_owned(), "Basic hush".into()))
+            .into();
+        let rules = UrlRules::new(&named, &[], guard).unwrap();
+        let remotes = |proxy| Remotes::new(rules.clone(), &keyed, proxy, Push::Always).unwrap();
+        let call = async |proxy: Option<&str>, address: &str| {
+            let remotes = remotes(proxy.map(str::to_owned));
+            let url = remotes.rules.check(address).unwrap();
+            remotes.call(&url).await.unwrap()
+        };
+
+        let own = call(None, "https://localhost/team/a").await;
+        assert_eq!(
+            settings(&own)["http.extraHeader"],
+            "Authorization: Basic hush"
+        );
+        let pinned = settings(&own)["http.curloptResolve"];
+        assert!(pinned.starts_with("localhost:443:"), "{pinned}");
+        let other = call(None, "https://localhost:8443/team/a").await;
+        assert!(!settings(&other).contains_key("http.extraHeader"));
+        let proxied = call(Some("http://proxy:1"), "https://localhost/a").await;
+        assert!(!settings(&proxied).contains_key("http.curloptResolve"));
+        assert_eq!(settings(&proxied)["http.proxy"], "http://proxy:1");
+        assert_eq!(call(None, "http://localhost/team").await.protocol, "http");
+    }
+}

@@ -1,0 +1,257 @@
+//! The bare repository of a run: attached once from the remote, then the place where all branches of the run are.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::name::{check_id, is_ref};
+use super::program::{Output, Step, make_folder};
+use super::remote::Side;
+use super::{Branch, CommitId, Error, Git, Remotes, RepoUrl};
+
+/// Commit that the run begins with. No branch, so that nothing pushes it.
+const BASE: &str = "refs/forge/base";
+/// Default branch of a remote whose `HEAD` names none.
+const UNNAMED: &str = "unnamed";
+pub(super) const FETCH: [&str; 4] = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
+
+/// Repository of a run. Cheap to clone.
+#[derive(Clone)]
+pub struct Repository {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    git: Git,
+    url: RepoUrl,
+    /// Folder of the run.
+    folder: PathBuf,
+    bare: PathBuf,
+    base: CommitId,
+    default_branch: Option<String>,
+}
+
+impl Git {
+    /// Fetches a branch or tag (default: the default branch of the remote) into the repository of a run, unless that
+    /// was done before. The one that is there keeps its base. Removes the locks of steps that were killed, so no other
+    /// step of the run may be under way.
+    pub async fn attach(
+        &self,
+        run: &str,
+        url: &RepoUrl,
+        start: Option<&str>,
+    ) -> Result<Repository, Error> {
+        let folder = self.inner.folder.join(check_id(run)?);
+        let bare = folder.join("repository.git");
+        if fs::exists(&bare).map_err(|error| Error::file(&bare, error))? {
+            remove_locks(&bare).map_err(|error| Error::file(&bare, error))?;
+        } else {
+            let new = folder.join("new.git");
+            remove_folder(&new)?;
+            make_folder(&folder)?;
+            self.fetch_all(&new, url, start).await?;
+            fs::rename(&new, &bare).map_err(|error| Error::file(&bare, error))?;
+        }
+        let base = format!("{BASE}^{{commit}}");
+        let base = self
+            .step(&bare, &["rev-parse", "--verify", &base])
+            .text()
+            .await?;
+        let head = self.step(&bare, &["symbolic-ref", "HEAD"]).text().await?;
+        let head = head
+            .strip_prefix("refs/heads/")
+            .filter(|name| *name != UNNAMED);
+        let inner = Inner {
+            git: self.clone(),
+            url: url.clone(),
+            folder,
+            bare,
+            base: CommitId::parse(&base).ok_or(Error::Unexpected("rev-parse"))?,
+            default_branch: head.map(str::to_owned),
+        };
+        Ok(Repository {
+            inner: Arc::new(inner),
+        })
+    }
+
+    /// Removes everything of a run. Blocks.
+    pub fn remove(&self, run: &str) -> Result<(), Error> {
+        remove_folder(&self.inner.folder.join(check_id(run)?))
+    }
+
+    async fn fetch_all(&self, new: &Path, url: &RepoUrl, start: Option<&str>) -> Result<(), Error> {
+        let no_ref = || start.map_or(Error::Empty, |name| Error::NoRef(name.to_owned()));
+        let wanted: Vec<String> = match start {
+            None => vec!["HEAD".to_owned()],
+            Some(name) if !is_ref(name) => return Err(no_ref()),
+            Some(name) if name.starts_with("refs/") => vec![name.to_owned()],
+            Some(name) => vec![format!("refs/heads/{name}"), format!("refs/tags/{name}")],
+        };
+        let call = self.inner.remotes.call(url).await?;
+        let mut list = call.apply(self.step(new, &["ls-remote", "--symref"]), Side::Sends);
+        for name in wanted.iter().map(String::as_str).chain(["HEAD"]) {
+            list = list.arg(name);
+        }
+        let listed = listed(list).await?;
+        let head = listed.iter().find_map(|(target, name)| {
+            let target = target.strip_prefix("ref: refs/heads/")?;
+            (name == "HEAD" && is_ref(target)).then_some(target)
+        });
+        let there = listed
+            .iter()
+            .filter_map(|(id, name)| Some((CommitId::parse(id)?, name)));
+        let source = there
+            .filter(|(_, name)| wanted.contains(name))
+            .min_by_key(|(_, name)| *name);
+        let (id, source) = source.ok_or_else(no_ref)?;
+        self.init(
+            self.step(new, &["init", "--quiet", "--bare"]),
+            head.unwrap_or(UNNAMED),
+            &id,
+        )
+        .await?;
+        let fetch = call.apply(self.step(new, &FETCH), Side::Sends);
+        remote(fetch.arg(format!("+{source}:{BASE}")))
+            .await
+            .map(drop)
+    }
+
+    /// Ends a step that makes a repository, with the kind of ids that `like` has.
+    pub(super) async fn init(
+        &self,
+        step: Step<'_>,
+        branch: &str,
+        like: &CommitId,
+    ) -> Result<(), Error> {
+        let format = if like.as_str().len() == 64 {
+            "sha256"
+        } else {
+            "sha1"
+        };
+        let step = step.arg(format!("--template={}", self.inner.template.display()));
+        let step = step.arg(format!("--initial-branch={branch}"));
+        step.arg(format!("--object-format={format}"))
+            .bytes()
+            .await
+            .map(drop)
+    }
+}
+
+impl Repository {
+    /// Commit that the run begins with.
+    pub fn base(&self) -> &CommitId {
+        &self.inner.base
+    }
+
+    /// Default branch of the remote when it was attached; `None` if its `HEAD` named none.
+    pub fn default_branch(&self) -> Option<&str> {
+        self.inner.default_branch.as_deref()
+    }
+
+    pub(super) fn git(&self) -> &Git {
+        &self.inner.git
+    }
+
+    pub(super) fn remotes(&self) -> &Remotes {
+        &self.git().inner.remotes
+    }
+
+    pub(super) fn url(&self) -> &RepoUrl {
+        &self.inner.url
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.inner.folder
+    }
+
+    pub(super) fn bare(&self) -> &Path {
+        &self.inner.bare
+    }
+
+    pub(super) fn step(&self, args: &[&str]) -> Step<'_> {
+        self.inner.git.step(&self.inner.bare, args)
+    }
+
+    /// Commit of a branch of the run; `None` if there is no such branch.
+    pub async fn tip(&self, branch: &Branch) -> Result<Option<CommitId>, Error> {
+        let step = self.step(&["rev-parse", "--verify", "--quiet", &branch.full()]);
+        let output = step.run().await?;
+        match output.code {
+            0 => Ok(CommitId::parse(
+                String::from_utf8_lossy(&output.stdout).trim_end(),
+            )),
+            1 => Ok(None),
+            _ => Err(output.failure()),
+        }
+    }
+
+    /// Creates a branch at a commit, unless it exists. Returns its commit.
+    pub async fn start(&self, branch: &Branch, at: &CommitId) -> Result<CommitId, Error> {
+        if let Some(tip) = self.tip(branch).await? {
+            return Ok(tip);
+        }
+        let step = self.step(&["update-ref", &branch.full(), at.as_str(), &zero(at)]);
+        step.bytes().await.map(|_| at.clone())
+    }
+}
+
+/// Runs a step that calls the remote.
+pub(super) async fn remote(step: Step<'_>) -> Result<Output, Error> {
+    let output = step.run().await?;
+    match output.code {
+        0 => Ok(output),
+        _ => Err(Error::Remote(
+            output.said.trim_start_matches("; ").to_owned(),
+        )),
+    }
+}
+
+/// Output of `ls-remote`: id or target, and name, of each ref.
+pub(super) async fn listed(step: Step<'_>) -> Result<Vec<(String, String)>, Error> {
+    let output = remote(step).await?.stdout;
+    let text = String::from_utf8_lossy(&output);
+    let refs = text.lines().filter_map(|line| line.split_once('\t'));
+    Ok(refs
+        .map(|(id, name)| (id.to_owned(), name.to_owned()))
+        .collect())
+}
+
+/// Id that stands for no commit, of the same length.
+pub(super) fn zero(like: &CommitId) -> String {
+    "0".repeat(like.as_str().len())
+}
+
+/// Removes the locks of a git that was killed. No other git uses the repository.
+fn remove_locks(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.file_type()?.is_dir() && name != "objects" {
+            remove_locks(&entry.path())?;
+        } else if name.to_string_lossy().ends_with(".lock") {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a folder that an agent may have closed to its owner.
+pub(super) fn remove_folder(path: &Path) -> Result<(), Error> {
+    let removed = fs::remove_dir_all(path).or_else(|error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => open_folders(path).and_then(|()| fs::remove_dir_all(path)),
+    });
+    removed.map_err(|error| Error::file(path, error))
+}
+
+fn open_folders(path: &Path) -> io::Result<()> {
+    if fs::symlink_metadata(path)?.is_dir() {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+        for entry in fs::read_dir(path)? {
+            open_folders(&entry?.path())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,270 @@
+//! Addresses of repositories: rules for the text that a caller sends. No program is started for an address that these
+//! refuse.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use url::Url;
+
+use forge_net::guard::{Guard, Refused};
+
+/// Longest address.
+const URL_BYTES: usize = 2048;
+/// Characters that servers decode to a separator, a dot or the end of a text.
+const ENCODED: [&str; 5] = ["%2f", "%5c", "%2e", "%00", "%25"];
+
+/// Rules for addresses: `https` without credentials, what `runs.repositories` names, and folders below
+/// `runs.local_roots`.
+#[derive(Clone, Debug)]
+pub struct UrlRules {
+    named: Vec<Url>,
+    roots: Vec<PathBuf>,
+    guard: Guard,
+}
+
+/// Address of a repository that the rules allow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RepoUrl(pub(super) Place);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// `https`, or `http` that the operator names.
+    Web(Url),
+    Ssh(Url),
+    /// Real path of a folder.
+    Local(PathBuf),
+}
+
+impl fmt::Display for RepoUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Place::Web(url) | Place::Ssh(url) => f.write_str(url.as_str()),
+            Place::Local(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// Entry of a setting that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BadRule {
+    #[error(
+        "{0:?} is not an entry of runs.repositories; it takes the beginning of an address, as https://git.example.com/team, http://… or ssh://git@…"
+    )]
+    Repository(String),
+    #[error("{} of runs.local_roots cannot be opened", path.display())]
+    Root {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// Reason why an address is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RefusedUrl {
+    #[error("the address of the repository {0}")]
+    Form(&'static str),
+    #[error("{0}: addresses are refused unless runs.repositories names them")]
+    NotNamed(String),
+    #[error(transparent)]
+    Guard(#[from] Refused),
+}
+
+const LENGTH: RefusedUrl = RefusedUrl::Form("is empty or longer than 2,048 bytes");
+const CHARACTERS: RefusedUrl =
+    RefusedUrl::Form("contains a space, a backslash, a control character or one that is not ASCII");
+const OPTION: RefusedUrl =
+    RefusedUrl::Form("or a part of it begins with a dash, so it could be an option");
+const HELPER: RefusedUrl = RefusedUrl::Form("selects a transport helper (::)");
+const SHAPE: RefusedUrl =
+    RefusedUrl::Form("is not a URL; one such as https://host/path was expected");
+const CREDENTIALS: RefusedUrl = RefusedUrl::Form("contains a user name or password");
+const PARTS: RefusedUrl =
+    RefusedUrl::Form("must have a host and a path, and neither a query nor a fragment");
+const ENCODING: RefusedUrl =
+    RefusedUrl::Form("has a path with encoded separators, dots or percent signs");
+const NOT_LOCAL: RefusedUrl =
+    RefusedUrl::Form("is a path, and not one of a folder below runs.local_roots");
+const NO_REPOSITORY: RefusedUrl = RefusedUrl::Form("names a folder without a repository");
+const ELSEWHERE: RefusedUrl = RefusedUrl::Form(
+    "names a repository with files elsewhere (a linked work tree, alternates or symbolic links)",
+);
+
+impl UrlRules {
+    pub fn new(named: &[String], roots: &[PathBuf], guard: Guard) -> Result<Self, BadRule> {
+        let root = |path: &PathBuf| {
+            let real = fs::canonicalize(path);
+            real.map_err(|source| BadRule::Root {
+                path: path.clone(),
+                source,
+            })
+        };
+        Ok(Self {
+            named: named
+                .iter()
+                .map(|entry| rule(entry))
+                .collect::<Result<_, _>>()?,
+            roots: roots.iter().map(root).collect::<Result<_, _>>()?,
+            guard,
+        })
+    }
+
+    pub(super) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    /// Applies the rules. Names are resolved, and their addresses checked, when the repository is called.
+    pub fn check(&self, text: &str) -> Result<RepoUrl, RefusedUrl> {
+        if !(1..=URL_BYTES).contains(&text.len()) {
+            return Err(LENGTH);
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) || text.contains('\\') {
+            return Err(CHARACTERS);
+        }
+        if text.starts_with('-') {
+            return Err(OPTION);
+        }
+        if text.contains("::") && !text.contains("://[") {
+            return Err(HELPER);
+        }
+        if text.starts_with('/') {
+            return self.local(Path::new(text));
+        }
+        let url = Url::parse(text).map_err(|_| SHAPE)?;
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err(PARTS);
+        }
+        let path = url.path().to_ascii_lowercase();
+        if ENCODED.iter().any(|encoded| path.contains(encoded)) {
+            return Err(ENCODING);
+        }
+        if url.scheme() == "file" {
+            let path = url.to_file_path().map_err(|()| PARTS)?;
+            return self.local(&path);
+        }
+        self.remote(url)
+    }
+
+    fn remote(&self, url: Url) -> Result<RepoUrl, RefusedUrl> {
+        let is_ssh = match url.scheme() {
+            "https" | "http" => false,
+            "ssh" => true,
+            other => return Err(RefusedUrl::NotNamed(other.to_owned())),
+        };
+        if !has_host_and_path(&url) {
+            return Err(PARTS);
+        }
+        if url.password().is_some() || (!is_ssh && !url.username().is_empty()) {
+            return Err(CREDENTIALS);
+        }
+        if url.username().starts_with('-')
+            || url.host_str().is_some_and(|host| host.starts_with('-'))
+        {
+            return Err(OPTION);
+        }
+        if url.scheme() != "https" && !self.named.iter().any(|rule| names(rule, &url)) {
+            return Err(RefusedUrl::NotNamed(url.scheme().to_owned()));
+        }
+        if is_ssh {
+            return Ok(RepoUrl(Place::Ssh(url)));
+        }
+        self.guard.check_url(&url)?;
+        Ok(RepoUrl(Place::Web(url)))
+    }
+
+    fn local(&self, path: &Path) -> Result<RepoUrl, RefusedUrl> {
+        let real = fs::canonicalize(path);
+        // Outside of the roots, an answer would tell which paths exist.
+        let real = real.map_err(|_| NOT_LOCAL)?;
+        let below = |root: &PathBuf| real.starts_with(root);
+        let is_plain = real
+            .to_str()
+            .is_some_and(|path| !path.contains(char::is_control));
+        if !self.roots.iter().any(below) || !is_plain {
+            return Err(NOT_LOCAL);
+        }
+        check_repository(&real)?;
+        Ok(RepoUrl(Place::Local(real)))
+    }
+}
+
+/// Parses the beginning of an address, as settings have it.
+pub(super) fn rule(entry: &str) -> Result<Url, BadRule> {
+    let url = Url::parse(entry).ok().filter(|url| {
+        matches!(url.scheme(), "https" | "http" | "ssh")
+            && url.has_host()
+            && url.password().is_none()
+            && (url.username().is_empty() || url.scheme() == "ssh")
+    });
+    url.ok_or_else(|| BadRule::Repository(without_credentials(entry)))
+}
+
+fn has_host_and_path(url: &Url) -> bool {
+    url.host_str().is_some_and(|host| !host.is_empty()) && url.path().len() > 1
+}
+
+/// True if the URL is the one of the rule, or below its path.
+pub(super) fn names(rule: &Url, url: &Url) -> bool {
+    let place = |url: &Url| {
+        let (scheme, port) = (url.scheme().to_owned(), url.port_or_known_default());
+        (
+            scheme,
+            url.host_str().map(str::to_owned),
+            port,
+            url.username().to_owned(),
+        )
+    };
+    let rest = url.path().strip_prefix(rule.path().trim_end_matches('/'));
+    place(rule) == place(url) && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Refuses a repository that leads git to files outside of its folder.
+fn check_repository(folder: &Path) -> Result<(), RefusedUrl> {
+    let inner = folder.join(".git");
+    let kind = |path: &Path| {
+        fs::symlink_metadata(path)
+            .map(|metadata| metadata.file_type())
+            .ok()
+    };
+    let git = match kind(&inner) {
+        None => folder.to_owned(),
+        Some(kind) if kind.is_dir() => inner,
+        Some(_) => return Err(ELSEWHERE),
+    };
+    if ![kind(&git.join("objects")), kind(&git.join("refs"))]
+        .iter()
+        .all(Option::is_some)
+    {
+        return Err(NO_REPOSITORY);
+    }
+    let linked = |name: &&str| kind(&git.join(name)).is_some_and(|kind| kind.is_symlink());
+    let borrowed = |name: &&str| kind(&git.join(name)).is_some();
+    let links = [
+        "HEAD",
+        "config",
+        "objects",
+        "objects/info",
+        "objects/pack",
+        "refs",
+        "packed-refs",
+    ];
+    match links.iter().any(linked)
+        || ["commondir", "objects/info/alternates"]
+            .iter()
+            .any(borrowed)
+    {
+        true => Err(ELSEWHERE),
+        false => Ok(()),
+    }
+}
+
+fn without_credentials(entry: &str) -> String {
+    match entry.rsplit_once('@') {
+        Some((_, rest)) => format!("[hidden]@{rest}"),
+        None => entry.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

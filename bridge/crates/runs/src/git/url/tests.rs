@@ -1,0 +1,106 @@
+//! Tests of `url`.
+
+use super::*;
+
+/// Addresses that are refused, after the reason. `{in}` is a folder below the local roots, `{out}` another one.
+const REFUSED: &str = "
+    begins-with-a-dash -u --upload-pack=touch ssh://-oProxyCommand=id/a ssh://-oa@git.example.com/team/a
+    transport-helper ext::sh ext::sh%20-c%20id fd::17/foo https::https://example.com/a
+    unless-runs.repositories ext://sh/a fd://17/a host:a git://example.com/a ftp://example.com/a javascript:a
+        rsync://example.com/a http://example.com/a http://git.example.com/teams http://git.example.com/team/../a
+        http://git.example.com:81/team/a http://git.example.com.evil/team/a ssh://git@example.com/a
+        ssh://root@git.example.com/team/a
+    was-expected example.com/a ../a a ~/a git@example.com:a https:///
+    user-name-or-password ssh://git:x@git.example.com/team/a https://user@example.com/a
+        https://user:pass@example.com/a https://:pass@example.com/a
+    neither-a-query https://example.com https://example.com/a?b https://example.com/a#b file://server/share
+    encoded https://example.com/a%2f..%2fb https://example.com/%252e%252e/b https://example.com/a%00
+        http://git.example.com/team/..%2fa
+    callback.allow https://localhost/a https://127.1/a https://0x7f000001/a https://[::1]/a https://10.0.0.1/a
+        https://169.254.169.254/a
+    runs.local_roots file:///etc /etc/passwd / {out} {in}/../out {in}/link file://{in}/link
+        file://{in}/%2e%2e/out {in}/missing
+    without-a-repository {in}/empty
+    elsewhere {in}/worktree {in}/borrowing
+    a-space https:\\\\example.com\\a https://exämple.com/a";
+
+#[test]
+fn addresses_that_could_mean_anything_else_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = fs::canonicalize(folder.path()).unwrap();
+    let (inside, outside) = (root.join("in"), root.join("out"));
+    let make = |path: &Path| fs::create_dir_all(path).unwrap();
+    for name in ["in/plain", "in/borrowing/.git", "out"] {
+        make(&root.join(name).join("refs"));
+        make(&root.join(name).join("objects/info"));
+    }
+    let borrowed = inside.join("borrowing/.git/objects/info/alternates");
+    fs::write(borrowed, "/x").unwrap();
+    make(&inside.join("worktree"));
+    fs::write(inside.join("worktree/.git"), "gitdir: /x").unwrap();
+    make(&inside.join("empty"));
+    std::os::unix::fs::symlink(&outside, inside.join("link")).unwrap();
+    let named = [
+        "http://git.example.com/team",
+        "ssh://git@git.example.com/team",
+    ];
+    let named = named.map(str::to_owned);
+    let guard = Guard::new(&[]).unwrap();
+    let rules = UrlRules::new(&named, std::slice::from_ref(&inside), guard).unwrap();
+    let fill = |text: &str| {
+        let text = text.replace("{in}", inside.to_str().unwrap());
+        text.replace("{out}", outside.to_str().unwrap())
+    };
+
+    let (mut wanted, mut refused) = (String::new(), 0);
+    for word in REFUSED.split_whitespace() {
+        let is_address =
+            word.contains(['/', ':', '~', '{']) || word.starts_with('-') || word == "a";
+        if !is_address {
+            wanted = word.replace('-', " ");
+            continue;
+        }
+        let error = rules.check(&fill(word)).expect_err(word).to_string();
+        assert!(
+            error.contains(&wanted),
+            "{word}: {wanted:?} not in {error:?}"
+        );
+        refused += 1;
+    }
+    assert!(refused > 50, "{refused}");
+    let long = format!("https://example.com/{}", "a".repeat(2048));
+    for text in [
+        "",
+        "https://example.com/a b",
+        "https://example.com/a\n",
+        "https://example.com/\u{1b}[2J",
+        "https://example.com/\0",
+        &long,
+    ] {
+        assert!(rules.check(text).is_err(), "{text:?}");
+    }
+    for text in [
+        "https://example.com/a.git",
+        "https://example.com:8443/team/a/",
+        "http://git.example.com/team/a",
+        "ssh://git@git.example.com/team/a",
+        "{in}/plain",
+        "file://{in}/plain",
+    ] {
+        assert!(rules.check(&fill(text)).is_ok(), "{text}");
+    }
+}
+
+#[test]
+fn a_rule_without_a_host_or_with_a_password_is_refused() {
+    for entry in [
+        "",
+        "git.example.com",
+        "ftp://a/b",
+        "https://u:hush@a/b",
+        "file:///srv",
+    ] {
+        let error = rule(entry).unwrap_err().to_string();
+        assert!(!error.contains("hush"), "{error}");
+    }
+}
