@@ -13,6 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use forge_net::SendError;
+
 mod checkout;
 mod commit;
 mod merge;
@@ -44,7 +46,7 @@ pub enum Error {
     #[error(transparent)]
     RefusedUrl(#[from] RefusedUrl),
     #[error("cannot call the repository")]
-    Address(#[from] forge_net::SendError),
+    Address(#[from] SendError),
     #[error("the repository has no branch or tag {0:?}")]
     NoRef(String),
     #[error("the repository has no commit yet; it needs one to begin with")]
@@ -99,9 +101,9 @@ impl Error {
 
     /// True if the same operation can succeed later: a remote that is unavailable or slow.
     pub fn is_transient(&self) -> bool {
-        matches!(
-            self,
-            Self::Remote(_) | Self::TimedOut { .. } | Self::Address(_)
-        )
+        match self {
+            Self::Address(error) => !matches!(error, SendError::Refused(_)),
+            other => matches!(other, Self::Remote(_) | Self::TimedOut { .. }),
+        }
     }
 }

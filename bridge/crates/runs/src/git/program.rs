@@ -146,7 +146,7 @@ pub(super) struct Output {
     pub(super) code: i32,
     pub(super) stdout: Vec<u8>,
     /// End of stderr, as the end of a sentence.
-    pub(super) said: String,
+    said: String,
 }
 
 impl Step<'_> {
@@ -258,6 +258,11 @@ impl Output {
             step, code, said, ..
         } = self;
         Error::Failed { step, code, said }
+    }
+
+    pub(super) fn remote_failure(&self) -> Error {
+        let said = self.said.trim_start_matches("; stderr: ");
+        Error::Remote(said.to_owned())
     }
 }
 

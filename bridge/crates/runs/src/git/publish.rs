@@ -77,7 +77,7 @@ impl Repository {
                 branch: branch.clone(),
                 reason: line.rsplit('\t').next().unwrap_or(line).to_owned(),
             }),
-            None => Err(Error::Remote(output.said)),
+            None => Err(output.remote_failure()),
         }
     }
 

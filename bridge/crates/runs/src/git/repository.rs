@@ -202,9 +202,7 @@ pub(super) async fn remote(step: Step<'_>) -> Result<Output, Error> {
     let output = step.run().await?;
     match output.code {
         0 => Ok(output),
-        _ => Err(Error::Remote(
-            output.said.trim_start_matches("; ").to_owned(),
-        )),
+        _ => Err(output.remote_failure()),
     }
 }
 

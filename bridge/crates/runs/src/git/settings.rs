@@ -5,9 +5,11 @@ use std::path::Path;
 
 /// Settings of every step, stronger than those of any repository: no hook, monitor, submodule, redirect or helper, and
 /// nothing in the background.
-pub(super) const SETTINGS: [(&str, &str); 22] = [
+pub(super) const SETTINGS: [(&str, &str); 23] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
+    // A commit that the log of a run names has to survive the machine.
+    ("core.fsync", "committed,loose-object,reference"),
     ("core.attributesFile", "/dev/null"),
     ("core.excludesFile", "/dev/null"),
     ("core.alternateRefsCommand", ":"),
