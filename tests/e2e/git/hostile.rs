@@ -265,7 +265,7 @@ async fn a_folder_that_its_agent_has_closed_is_removed() {
     write(checkout.folder(), "closed/file", "x");
     fs::set_permissions(
         checkout.folder().join("closed"),
-        fs::Permissions::from_mode(0),
+        fs::Permissions::from_mode(0o0),
     )
     .unwrap();
     checkout.remove().await.unwrap();

@@ -88,7 +88,7 @@ async fn a_program_that_is_missing_old_or_stuck_is_reported() {
     let find = async |script: Option<&str>| {
         let mut setup = setup(folder.path(), Push::Never);
         setup.search = folder.path().into();
-        setup.timeout = Duration::from_millis(300);
+        setup.timeout = Duration::from_secs(5);
         if let Some(script) = script {
             let program = folder.path().join("git");
             fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -101,14 +101,14 @@ async fn a_program_that_is_missing_old_or_stuck_is_reported() {
         (None, "no git in PATH"),
         (Some("echo git version 2.37.9"), "2.37.9"),
         (Some("exit 3"), "exit code 3"),
-        (Some("exec sleep 60"), "did not end within 300ms"),
+        (Some("exec sleep 60"), "did not end within 5s"),
         (Some("exec yes"), "too large"),
     ] {
         let error = find(script).await;
         assert!(error.contains(wanted) && error.contains("2.38"), "{error}");
     }
     assert!(
-        begun.elapsed() < Duration::from_secs(20),
+        begun.elapsed() < Duration::from_secs(60),
         "{:?}",
         begun.elapsed()
     );

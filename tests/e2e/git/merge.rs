@@ -75,7 +75,7 @@ async fn what_a_child_has_done_is_written_into_the_folder_of_its_parent() {
     };
     let merged = done(repository.merge(&before, &[input]).await);
     repository
-        .publish(parent.branch(), Some(&before), &merged)
+        .advance(parent.branch(), Some(&before), &merged)
         .await
         .unwrap();
     // Outside of the folder, where a link of the agent leads.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::program::{Input, make_folder};
-use super::repository::{FETCH, remove_folder};
+use super::repository::{FETCH, make_repository, remove_folder};
 use super::tree::{SUBMODULE, Tree};
 use super::{Branch, CommitId, Error, Repository};
 
@@ -25,9 +25,7 @@ impl Repository {
         let below = branch.as_str().trim_start_matches("forge/");
         let folder = self.folder().join("attempts").join(below);
         if !fs::exists(&folder).map_err(|error| Error::file(&folder, error))? {
-            let tip = self.tip(branch).await?;
-            let tip = tip.ok_or_else(|| Error::NoRef(branch.to_string()))?;
-            self.fill(&folder, branch.as_str(), &tip).await?;
+            self.fill(&folder, branch.as_str(), &branch.full()).await?;
         }
         Ok(Checkout {
             repository: self.clone(),
@@ -40,12 +38,12 @@ impl Repository {
     pub async fn folder_of(&self, commit: &CommitId) -> Result<PathBuf, Error> {
         let folder = self.folder().join("checks").join(commit.as_str());
         discard(folder.clone()).await?;
-        self.fill(&folder, "checks", commit).await?;
+        self.fill(&folder, "checks", commit.as_str()).await?;
         Ok(folder)
     }
 
     /// Makes a folder with a repository of its own, which shares no file with another one and has no remote.
-    async fn fill(&self, folder: &Path, branch: &str, commit: &CommitId) -> Result<(), Error> {
+    async fn fill(&self, folder: &Path, branch: &str, source: &str) -> Result<(), Error> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let new = folder.with_file_name(format!(".new-{name}"));
         discard(new.clone()).await?;
@@ -57,14 +55,13 @@ impl Repository {
             let step = step.setting("core.fsync", "none");
             step.env("GIT_WORK_TREE", new.to_string_lossy())
         };
-        let init = step(&["init", "--quiet"]);
-        self.git().init(init, branch, commit).await?;
+        make_repository(&own, false, branch, self.base())?;
         let fetch = step(&FETCH).env("GIT_ALLOW_PROTOCOL", "file");
         let fetch = fetch.setting("fetch.fsckObjects", "false");
         let fetch = fetch
             .arg("--update-head-ok")
             .arg(self.bare().to_string_lossy());
-        let refs = format!("{commit}:refs/heads/{branch}");
+        let refs = format!("{source}:refs/heads/{branch}");
         fetch.arg(refs).bytes().await?;
         step(&["reset", "--quiet", "--hard"]).bytes().await?;
         fs::rename(&new, folder).map_err(|error| Error::file(folder, error))

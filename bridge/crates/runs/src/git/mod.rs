@@ -99,6 +99,14 @@ impl Error {
         Self::File { path, error }
     }
 
+    fn moved(branch: &Branch, expected: Option<&CommitId>, found: Option<&CommitId>) -> Self {
+        Self::Moved {
+            branch: branch.clone(),
+            expected: shown(expected),
+            found: shown(found),
+        }
+    }
+
     /// True if the same operation can succeed later: a remote that is unavailable or slow.
     pub fn is_transient(&self) -> bool {
         match self {
@@ -106,4 +114,8 @@ impl Error {
             other => matches!(other, Self::Remote(_) | Self::TimedOut { .. }),
         }
     }
+}
+
+fn shown(commit: Option<&CommitId>) -> String {
+    commit.map_or_else(|| "absent".to_owned(), ToString::to_string)
 }

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +17,7 @@ use tokio::time::timeout;
 use forge_base::tasks::Tasks;
 use forge_process::program::{Launcher, LauncherSettings, Program, Purpose};
 
-use super::settings::{SETTINGS, TEMPLATE, environment};
+use super::settings::{SETTINGS, environment};
 use super::{Error, RefusedUrl, Remotes, RepoUrl};
 
 /// Oldest version that merges without a work tree (`merge-tree --write-tree`).
@@ -56,7 +55,6 @@ pub(super) struct Inner {
     launcher: Launcher,
     timeout: Duration,
     pub(super) folder: PathBuf,
-    pub(super) template: PathBuf,
     pub(super) remotes: Remotes,
 }
 
@@ -67,14 +65,8 @@ impl Git {
         let program = folders.find_map(|dir| executable(dir.join("git")));
         let program = program.ok_or_else(|| Error::Missing("no git in PATH".to_owned()))?;
         // No id of a run begins with a dot.
-        let own = setup.folder.join(".program");
-        let (home, template) = (own.join("home"), own.join("template"));
+        let home = setup.folder.join(".home");
         make_folder(&home)?;
-        for (name, text) in TEMPLATE {
-            let file = template.join(name);
-            make_folder(file.parent().unwrap_or(&template))?;
-            fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
-        }
         let launcher = Launcher::new(LauncherSettings {
             supervisor: setup.supervisor,
             store_id: setup.store_id,
@@ -88,7 +80,6 @@ impl Git {
                 launcher,
                 timeout: setup.timeout,
                 folder: setup.folder,
-                template,
                 remotes: setup.remotes,
             }),
         };
@@ -280,7 +271,9 @@ fn executable(path: PathBuf) -> Option<PathBuf> {
 
 /// Creates a folder of the bridge with those above it.
 pub(super) fn make_folder(path: &Path) -> Result<(), Error> {
-    let mut builder = fs::DirBuilder::new();
-    let made: io::Result<()> = builder.recursive(true).mode(0o700).create(path);
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
     made.map_err(|error| Error::file(path, error))
 }

@@ -1,8 +1,8 @@
 //! Publishing: branches are moved under a lease and read back, so "published" is a fact about the remote.
 
 use super::remote::Side;
-use super::repository::{FETCH, listed, remote, zero};
-use super::{Branch, CommitId, Error, Push, Repository};
+use super::repository::{FETCH, listed, remote};
+use super::{Branch, CommitId, Error, Push, Repository, shown};
 
 impl Repository {
     /// Moves a branch to a commit, at the remote or, under [`Push::Never`], here, if its commit is `expected` there
@@ -16,22 +16,9 @@ impl Repository {
         if self.default_branch() == Some(branch.as_str()) {
             return Err(Error::DefaultBranch(branch.clone()));
         }
-        let name = branch.full();
         match self.remotes().push {
-            Push::Always => {
-                self.push(branch, expected, to).await?;
-                self.step(&["update-ref", &name, to.as_str()])
-                    .bytes()
-                    .await?;
-            }
-            Push::Never if self.tip(branch).await?.as_ref() != Some(to) => {
-                let old = expected.map_or_else(|| zero(to), ToString::to_string);
-                let step = self.step(&["update-ref", &name, to.as_str(), &old]);
-                if step.run().await?.code != 0 {
-                    return Err(self.moved(branch, expected).await?);
-                }
-            }
-            Push::Never => {}
+            Push::Always => self.push(branch, expected, to).await?,
+            Push::Never => self.advance(branch, expected, to).await?,
         }
         match self.published(branch).await? {
             Some(found) if found == *to => Ok(()),
@@ -72,21 +59,16 @@ impl Repository {
         }
         let text = String::from_utf8_lossy(&output.stdout);
         match text.lines().find_map(|line| line.strip_prefix("!\t")) {
-            Some(line) if line.contains("[rejected]") => Err(self.moved(branch, expected).await?),
+            Some(line) if line.contains("[rejected]") => {
+                let found = self.published(branch).await?;
+                Err(Error::moved(branch, expected, found.as_ref()))
+            }
             Some(line) => Err(Error::PushRefused {
                 branch: branch.clone(),
                 reason: line.rsplit('\t').next().unwrap_or(line).to_owned(),
             }),
             None => Err(output.remote_failure()),
         }
-    }
-
-    async fn moved(&self, branch: &Branch, expected: Option<&CommitId>) -> Result<Error, Error> {
-        Ok(Error::Moved {
-            branch: branch.clone(),
-            expected: shown(expected),
-            found: shown(self.published(branch).await?.as_ref()),
-        })
     }
 
     /// Commit of a branch where results are published, as it is now.
@@ -111,8 +93,4 @@ impl Repository {
         }
         Ok(found)
     }
-}
-
-fn shown(commit: Option<&CommitId>) -> String {
-    commit.map_or_else(|| "absent".to_owned(), ToString::to_string)
 }

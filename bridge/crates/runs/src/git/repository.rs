@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::name::{check_id, is_ref};
 use super::program::{Output, Step, make_folder};
 use super::remote::Side;
+use super::settings::{self, ATTRIBUTES};
 use super::{Branch, CommitId, Error, Git, Remotes, RepoUrl};
 
 /// Commit that the run begins with. No branch, so that nothing pushes it.
@@ -106,34 +107,9 @@ impl Git {
             .filter(|(_, name)| wanted.contains(name))
             .min_by_key(|(_, name)| *name);
         let (id, source) = source.ok_or_else(no_ref)?;
-        self.init(
-            self.step(new, &["init", "--quiet", "--bare"]),
-            head.unwrap_or(UNNAMED),
-            &id,
-        )
-        .await?;
+        make_repository(new, true, head.unwrap_or(UNNAMED), &id)?;
         let fetch = call.apply(self.step(new, &FETCH), Side::Sends);
         remote(fetch.arg(format!("+{source}:{BASE}")))
-            .await
-            .map(drop)
-    }
-
-    /// Ends a step that makes a repository, with the kind of ids that `like` has.
-    pub(super) async fn init(
-        &self,
-        step: Step<'_>,
-        branch: &str,
-        like: &CommitId,
-    ) -> Result<(), Error> {
-        let format = if like.as_str().len() == 64 {
-            "sha256"
-        } else {
-            "sha1"
-        };
-        let step = step.arg(format!("--template={}", self.inner.template.display()));
-        let step = step.arg(format!("--initial-branch={branch}"));
-        step.arg(format!("--object-format={format}"))
-            .bytes()
             .await
             .map(drop)
     }
@@ -189,12 +165,55 @@ impl Repository {
 
     /// Creates a branch at a commit, unless it exists. Returns its commit.
     pub async fn start(&self, branch: &Branch, at: &CommitId) -> Result<CommitId, Error> {
-        if let Some(tip) = self.tip(branch).await? {
-            return Ok(tip);
-        }
         let step = self.step(&["update-ref", &branch.full(), at.as_str(), &zero(at)]);
-        step.bytes().await.map(|_| at.clone())
+        let output = step.run().await?;
+        match output.code {
+            0 => Ok(at.clone()),
+            _ => self.tip(branch).await?.ok_or_else(|| output.failure()),
+        }
     }
+
+    /// Moves a branch in the repository of the run to a commit, if its commit is `expected` (`None`: it does not
+    /// exist). Done if it is at the commit already.
+    pub async fn advance(
+        &self,
+        branch: &Branch,
+        expected: Option<&CommitId>,
+        to: &CommitId,
+    ) -> Result<(), Error> {
+        let old = expected.map_or_else(|| zero(to), ToString::to_string);
+        let step = self.step(&["update-ref", &branch.full(), to.as_str(), &old]);
+        if step.run().await?.code == 0 {
+            return Ok(());
+        }
+        match self.tip(branch).await? {
+            Some(found) if found == *to => Ok(()),
+            found => Err(Error::moved(branch, expected, found.as_ref())),
+        }
+    }
+}
+
+/// Makes an empty repository, as `git init` does.
+pub(super) fn make_repository(
+    path: &Path,
+    is_bare: bool,
+    branch: &str,
+    like: &CommitId,
+) -> Result<(), Error> {
+    for folder in ["objects", "refs", "info"] {
+        make_folder(&path.join(folder))?;
+    }
+    let head = format!("ref: refs/heads/{branch}\n");
+    let config = settings::repository(is_bare, like);
+    for (name, text) in [
+        ("info/attributes", ATTRIBUTES),
+        ("config", &config),
+        ("HEAD", &head),
+    ] {
+        let file = path.join(name);
+        fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
+    }
+    Ok(())
 }
 
 /// Runs a step that calls the remote.
@@ -217,7 +236,7 @@ pub(super) async fn listed(step: Step<'_>) -> Result<Vec<(String, String)>, Erro
 }
 
 /// Id that stands for no commit, of the same length.
-pub(super) fn zero(like: &CommitId) -> String {
+fn zero(like: &CommitId) -> String {
     "0".repeat(like.as_str().len())
 }
 

@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use super::CommitId;
+
 /// Settings of every step, stronger than those of any repository: no hook, monitor, submodule, redirect or helper, and
 /// nothing in the background.
 pub(super) const SETTINGS: [(&str, &str); 23] = [
@@ -33,18 +35,21 @@ pub(super) const SETTINGS: [(&str, &str); 23] = [
     ("http.lowSpeedTime", "60"),
 ];
 
-/// Copied into every repository that is made here. What is checked out and committed are the bytes of the repository:
+/// Attributes of every repository that is made here. What is checked out and committed are the bytes of the repository:
 /// no filter, line ending, keyword or encoding is applied, whatever `.gitattributes` says.
-pub(super) const TEMPLATE: [(&str, &str); 2] = [
-    (
-        "info/attributes",
-        "* -filter -text -eol -ident -working-tree-encoding\n",
-    ),
-    (
-        "config",
-        "[uploadpack]\n\tallowAnySHA1InWant = true\n[gc]\n\tauto = 0\n[user]\n\tname = agent\n\temail = agent@localhost\n",
-    ),
-];
+pub(super) const ATTRIBUTES: &str = "* -filter -text -eol -ident -working-tree-encoding\n";
+
+/// Settings of a repository that is made here, with the kind of ids that `like` has.
+pub(super) fn repository(is_bare: bool, like: &CommitId) -> String {
+    let (version, ids) = match like.as_str().len() {
+        64 => (1, "[extensions]\n\tobjectFormat = sha256\n"),
+        _ => (0, ""),
+    };
+    format!(
+        "[core]\n\trepositoryFormatVersion = {version}\n\tbare = {is_bare}\n{ids}[gc]\n\tauto = 0\n\
+         [uploadpack]\n\tallowAnySHA1InWant = true\n[user]\n\tname = agent\n\temail = agent@localhost\n"
+    )
+}
 
 /// Environment of every step, without any variable of the bridge.
 pub(super) fn environment(program: &Path, home: &Path) -> Vec<(&'static str, OsString)> {
