@@ -92,6 +92,11 @@ impl Connection {
 }
 
 impl Answers {
+    /// Hello of the connection that the request went over.
+    pub(crate) fn hello(&self) -> &Hello {
+        &self.connection.hello
+    }
+
     pub(crate) async fn next(&mut self) -> Result<Value, Failure> {
         self.receiver
             .recv()

@@ -53,8 +53,6 @@ pub(crate) enum Failure {
     Unavailable(String),
     #[error("the gateway did not answer {0} within {1:?}")]
     Silent(&'static str, Duration),
-    #[error("the gateway was restarted during the run and does not know it any more")]
-    Restarted,
     #[error("the request has {0} bytes, more than the {1} that the gateway accepts")]
     TooLarge(usize, usize),
 }
@@ -63,6 +61,12 @@ impl Refusal {
     /// Code in the details, more precise than `code`.
     pub(crate) fn detail(&self) -> &str {
         self.details["code"].as_str().unwrap_or_default()
+    }
+
+    /// True if another request changed the session at the same time: the run did not begin.
+    pub(crate) fn is_race(&self) -> bool {
+        self.message.ends_with("Retry the request.")
+            || self.message.contains("SESSION_WORK_START_CHANGED")
     }
 
     /// True if the gateway has no such agent. It has only a text for it.
@@ -100,9 +104,7 @@ impl From<Failure> for AdapterError {
                     ..error
                 }
             }
-            Failure::Lost(_) | Failure::Silent(..) | Failure::Restarted => {
-                new("upstream_error").retryable()
-            }
+            Failure::Lost(_) | Failure::Silent(..) => new("upstream_error").retryable(),
             Failure::Unavailable(_) => new("adapter_unavailable").retryable(),
             Failure::TooLarge(..) => new("invalid_request"),
         }

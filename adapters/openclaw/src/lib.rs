@@ -10,6 +10,8 @@ mod health;
 mod identity;
 mod link;
 mod outcome;
+mod past;
+mod progress;
 mod run;
 mod runtime;
 mod session;

@@ -10,8 +10,13 @@ use crate::transcript::{Transcript, texts};
 pub(crate) enum End {
     /// The last answer to the request that started it.
     Answered(Value),
-    /// Answer of `agent.wait` and the session's messages, for a run that continued without a connection.
-    Waited { end: Value, history: Value },
+    /// Answer of `agent.wait` and the session's messages, for a run that continued without a connection, and the run
+    /// that continued it after a restart of the gateway.
+    Waited {
+        end: Value,
+        history: Value,
+        other: Option<String>,
+    },
 }
 
 /// The last answer for a run whose abort the gateway has not confirmed.
@@ -23,7 +28,11 @@ pub(crate) fn unconfirmed() -> Value {
 pub(crate) fn result(run: &str, end: &End, transcript: &Transcript) -> ExecutionResult {
     let (answer, mut result) = match end {
         End::Answered(answer) => (answer, answered(&answer["result"])),
-        End::Waited { end, history } => (end, waited(run, end, history)),
+        End::Waited {
+            end,
+            history,
+            other,
+        } => (end, waited([Some(run), other.as_deref()], end, history)),
     };
     if result.output.is_none() && !transcript.text.is_empty() {
         result.output = Some(transcript.text.clone());
@@ -106,11 +115,14 @@ fn answered(run: &Value) -> ExecutionResult {
     }
 }
 
-fn waited(run: &str, end: &Value, history: &Value) -> ExecutionResult {
+fn waited(runs: [Option<&str>; 2], end: &Value, history: &Value) -> ExecutionResult {
     let effective = &end["terminalReceipt"]["effective"];
     let messages = history["messages"].as_array().into_iter().flatten();
     let own: Vec<&Value> = messages
-        .filter(|message| message["role"] == "assistant" && message["__openclaw"]["runId"] == run)
+        .filter(|message| {
+            let run = message["__openclaw"]["runId"].as_str();
+            message["role"] == "assistant" && run.is_some() && runs.contains(&run)
+        })
         .map(|message| &message["usage"])
         .collect();
     let cost: f64 = own

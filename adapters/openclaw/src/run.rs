@@ -2,12 +2,11 @@
 
 use std::pin::pin;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use forge_adapter_api::{
-    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, HealthStatus,
-    OutputStrategy, Result, Run,
+    AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, OutputStrategy, Result,
+    Run,
 };
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -16,7 +15,10 @@ use tokio_util::task::TaskTracker;
 use crate::frame::Failure;
 use crate::gateway::Gateway;
 use crate::health::{self, Facts};
+use crate::link::Hello;
 use crate::outcome::{self, End};
+use crate::past::{Past, past};
+use crate::progress::{self, Begun, Progress, abort};
 use crate::session::{self, Session};
 use crate::settings::{AGENT_IDS, Settings, is_agent_id};
 use crate::transcript::Transcript;
@@ -26,8 +28,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Time of one `agent.wait`, and more for its answer.
 const WAIT: Duration = Duration::from_secs(20);
 const ANSWER: Duration = Duration::from_secs(10);
-/// Time for a cancelled run to end.
-const ABORT: Duration = Duration::from_secs(4);
 /// Tries to start a run while the gateway still prepares the agent, and the wait between two.
 const STARTS: u32 = 6;
 const START_AGAIN: Duration = Duration::from_millis(500);
@@ -60,10 +60,8 @@ impl Execution<'_> {
         }
         // Held until the end, so that the folder that was accepted is the one that exists.
         let _folder = request.open_workspace()?;
-        if matches!(self.gateway.hello(), Err(health) if health.status == HealthStatus::Offline) {
-            // After the limit, the first request fails with the reason.
-            let _ = timeout(CONNECT, self.gateway.up()).await;
-        }
+        // After the limit, the first request fails with the reason.
+        let _ = timeout(CONNECT, self.gateway.up()).await;
         if request.requires.iter().any(|name| name == "sandboxing")
             && !health::look(self.facts, self.gateway).await?.is_sandboxed
         {
@@ -73,14 +71,23 @@ impl Execution<'_> {
         // Numbers of earlier attempts repeat the failures of their runs, without a new run.
         let most = request.attempt + STARTS;
         let (mut number, mut repeats) = (1, 0);
+        let mut progress = Progress::new(request.attempt > 1);
         loop {
             let run = session::run_id(request, number);
             let mut transcript = Transcript::default();
-            let accepted = AtomicBool::new(false);
             let ended = self
-                .follow(&session, &run, &mut transcript, &accepted)
+                .follow(&session, &run, &mut transcript, &progress)
                 .await;
+            // An earlier attempt ended its run.
+            let is_repeated = request.attempt > 1 && !progress.is_accepted();
             let failure = match ended {
+                Ok(End::Answered(answer))
+                    if answer["stopReason"] == "rpc" && is_repeated && number < most =>
+                {
+                    number += 1;
+                    progress = Progress::new(true);
+                    continue;
+                }
                 Ok(end) => return Ok(of(&session, outcome::result(&run, &end, &transcript))),
                 Err(failure) => failure,
             };
@@ -95,9 +102,7 @@ impl Execution<'_> {
                     continue;
                 }
                 // Another request changed the session at the same time: the same run can be asked for again.
-                Failure::Refused(refusal)
-                    if refusal.message.ends_with("Retry the request.") && repeats < STARTS =>
-                {
+                Failure::Refused(refusal) if refusal.is_race() && repeats < STARTS => {
                     repeats += 1;
                     sleep(START_AGAIN).await;
                     continue;
@@ -106,7 +111,7 @@ impl Execution<'_> {
                     sleep(START_AGAIN).await;
                     true
                 }
-                Failure::Refused(_) => request.attempt > 1 && !accepted.load(Ordering::Relaxed),
+                Failure::Refused(_) => is_repeated,
                 _ => false,
             };
             if self.cancel.is_cancelled() {
@@ -117,6 +122,7 @@ impl Execution<'_> {
                 return Ok(of(&session, outcome::refused(failure, &transcript)));
             }
             number += 1;
+            progress = Progress::new(true);
         }
     }
 
@@ -139,7 +145,7 @@ impl Execution<'_> {
         session: &Session,
         run: &str,
         transcript: &mut Transcript,
-        accepted: &AtomicBool,
+        progress: &Progress,
     ) -> Result<End, Failure> {
         if let Some(dir) = self
             .request
@@ -156,15 +162,15 @@ impl Execution<'_> {
             .await;
         let mut events = self.gateway.events_of(run);
         let mut begun = Begun {
-            gateway: self.gateway.clone(),
-            target: json!({"sessionKey": session.key, "runId": run}),
-            afterwards: Some(self.afterwards.clone()),
+            gateway: self.gateway,
+            target: || progress.target(session, run),
+            afterwards: Some(self.afterwards),
         };
-        let mut ended = pin!(self.end(session, run, accepted));
+        let mut ended = pin!(self.end(session, run, progress));
         let mut aborted = pin!(async {
             self.cancel.cancelled().await;
-            abort(self.gateway, &begun.target).await;
-            sleep(ABORT).await;
+            abort(self.gateway, &progress.target(session, run)).await;
+            sleep(progress::ABORT).await;
         });
         let ended = loop {
             tokio::select! {
@@ -178,45 +184,81 @@ impl Execution<'_> {
                 () = &mut aborted => break Ok(End::Answered(outcome::unconfirmed())),
             }
         };
-        begun.afterwards = None;
+        // A run that was never acknowledged can have begun.
+        if !matches!(ended, Err(Failure::Silent(..))) {
+            begun.afterwards = None;
+        }
         ended
     }
 
-    /// Waits for the end of the run. Over a lost connection the run goes on; the request itself can be repeated, since
-    /// the gateway starts no second run for its key.
-    async fn end(
-        &self,
-        session: &Session,
-        run: &str,
-        accepted: &AtomicBool,
-    ) -> Result<End, Failure> {
+    /// Waits for the end of the run. Without a connection the run goes on; the request itself can be repeated, since
+    /// the gateway starts no second run for its key unless it was restarted.
+    async fn end(&self, session: &Session, run: &str, progress: &Progress) -> Result<End, Failure> {
         let params = self.params(session, run);
         loop {
-            let mut answers = self.gateway.send("agent", &params).await?;
-            let boot = self
-                .gateway
-                .hello()
-                .map(|hello| hello.boot)
-                .unwrap_or_default();
-            loop {
-                match answers.next().await {
-                    Ok(answer) if answer["status"] == "accepted" => {
-                        accepted.store(true, Ordering::Relaxed);
+            let mut is_interrupted = false;
+            if progress.has_past() {
+                let history = self.history(session).await?;
+                match past(run, &history) {
+                    Past::Unknown => {}
+                    Past::Interrupted => is_interrupted = true,
+                    Past::ContinuedBy(other) => {
+                        progress.continue_by(&other);
+                        let boot = self.gateway.up().await.boot;
+                        match self.wait(session, &other, &boot, Some(&other)).await? {
+                            Some(end) => return Ok(end),
+                            None => continue,
+                        }
                     }
-                    Ok(answer) if answer["status"] == "in_flight" => {
-                        accepted.store(true, Ordering::Relaxed);
-                        return self.wait(session, run, &boot).await;
+                    Past::Ended(end) => {
+                        let other = None;
+                        return Ok(End::Waited {
+                            end,
+                            history,
+                            other,
+                        });
                     }
-                    Ok(answer) => return Ok(End::Answered(answer)),
-                    Err(Failure::Lost(_)) if accepted.load(Ordering::Relaxed) => {
-                        return self.wait(session, run, &boot).await;
-                    }
-                    Err(Failure::Lost(_)) => break,
-                    Err(failure) => return Err(failure),
                 }
             }
+            let mut answers = self.gateway.send("agent", &params).await?;
+            let Hello { boot, tick, .. } = answers.hello().clone();
+            let must_wait = loop {
+                match timeout(tick, answers.next()).await {
+                    Ok(Ok(answer)) if answer["status"] == "accepted" => progress.accept(),
+                    Ok(Ok(answer)) if answer["status"] == "in_flight" => {
+                        progress.accept();
+                        break true;
+                    }
+                    // The answer has the usage of the time since the restart only.
+                    Ok(Ok(_)) if is_interrupted && self.is_over(run).await => break true,
+                    Ok(Ok(answer)) => return Ok(End::Answered(answer)),
+                    Ok(Err(Failure::Lost(_))) => break progress.is_accepted(),
+                    Ok(Err(failure)) => return Err(failure),
+                    Err(_) if !progress.is_accepted() => {
+                        return Err(Failure::Silent("agent", tick));
+                    }
+                    // The last answer can be lost.
+                    Err(_) if self.is_over(run).await => break true,
+                    Err(_) => {}
+                }
+            };
+            if must_wait && let Some(end) = self.wait(session, run, &boot, None).await? {
+                return Ok(end);
+            }
             self.gateway.up().await;
+            progress.expect_past();
         }
+    }
+
+    async fn history(&self, session: &Session) -> Result<Value, Failure> {
+        let params = json!({"sessionKey": session.key, "limit": HISTORY});
+        self.gateway.call("chat.history", &params).await
+    }
+
+    async fn is_over(&self, run: &str) -> bool {
+        let params = json!({"runId": run, "timeoutMs": 0});
+        let end = self.gateway.call("agent.wait", &params).await;
+        end.is_ok_and(|end| is_over(&end))
     }
 
     fn params(&self, session: &Session, run: &str) -> Value {
@@ -249,11 +291,18 @@ impl Execution<'_> {
         params
     }
 
-    /// Waits for a run that this connection did not start. After a restart the gateway does not know it any more.
-    async fn wait(&self, session: &Session, run: &str, boot: &str) -> Result<End, Failure> {
+    /// Waits for a run that this connection did not start; `None` if the gateway was restarted since this boot and does
+    /// not know it any more.
+    async fn wait(
+        &self,
+        session: &Session,
+        run: &str,
+        boot: &str,
+        other: Option<&str>,
+    ) -> Result<Option<End>, Failure> {
         loop {
-            let restarted = self.gateway.up().await.boot != boot;
-            let limit = if restarted { Duration::ZERO } else { WAIT };
+            let is_restarted = self.gateway.up().await.boot != boot;
+            let limit = if is_restarted { Duration::ZERO } else { WAIT };
             let params = json!({"runId": run, "timeoutMs": limit.as_millis()});
             match self
                 .gateway
@@ -261,11 +310,15 @@ impl Execution<'_> {
                 .await
             {
                 Ok(end) if is_over(&end) => {
-                    let params = json!({"sessionKey": session.key, "limit": HISTORY});
-                    let history = self.gateway.call("chat.history", &params).await?;
-                    return Ok(End::Waited { end, history });
+                    let history = self.history(session).await?;
+                    let other = other.map(str::to_owned);
+                    return Ok(Some(End::Waited {
+                        end,
+                        history,
+                        other,
+                    }));
                 }
-                Ok(_) if restarted => return Err(Failure::Restarted),
+                Ok(_) if is_restarted => return Ok(None),
                 Ok(_) | Err(Failure::Lost(_) | Failure::Unavailable(_) | Failure::Silent(..)) => {}
                 Err(failure) => return Err(failure),
             }
@@ -283,28 +336,5 @@ fn of(session: &Session, result: ExecutionResult) -> ExecutionResult {
     ExecutionResult {
         session_id: Some(session.id.clone()),
         ..result
-    }
-}
-
-/// A run that may have begun; aborted on drop unless it has ended.
-struct Begun {
-    gateway: Gateway,
-    target: Value,
-    /// `None` once nothing is left to abort.
-    afterwards: Option<TaskTracker>,
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        if let Some(afterwards) = self.afterwards.take() {
-            let (gateway, target) = (self.gateway.clone(), self.target.take());
-            afterwards.spawn(async move { abort(&gateway, &target).await });
-        }
-    }
-}
-
-async fn abort(gateway: &Gateway, target: &Value) {
-    if let Err(failure) = gateway.call_within("chat.abort", target, ABORT).await {
-        tracing::warn!(%failure, "a run could not be aborted");
     }
 }

@@ -25,7 +25,7 @@ use crate::identity::Identity;
 use crate::link::{self, Hello, Socket, Unavailable};
 use crate::settings::Settings;
 
-/// Time limit for an answer, unless the caller has its own.
+/// Time limit for an answer before the gateway has said its tick, which is the limit then.
 const ANSWER: Duration = Duration::from_secs(30);
 /// Events of one run that its execution has not read yet; more are dropped. Texts are cumulative, so that none is lost.
 const RUN_EVENTS: usize = 1_024;
@@ -143,7 +143,8 @@ impl Gateway {
         method: &'static str,
         params: &Value,
     ) -> Result<Value, Failure> {
-        self.call_within(method, params, ANSWER).await
+        let limit = self.hello().map_or(ANSWER, |hello| hello.tick);
+        self.call_within(method, params, limit).await
     }
 
     pub(crate) async fn call_within(

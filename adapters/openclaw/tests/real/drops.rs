@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use forge_adapter_api::{ExecutionAdapter as _, HealthStatus};
+use forge_adapter_api::{ExecutionAdapter as _, ExecutionRequest, HealthStatus};
+use forge_adapter_openclaw::OpenClaw;
 use forge_test_support::execution::{run, run_until};
 use forge_test_support::instance::initialize;
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncWriteExt as _, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
 
 use crate::bench::{self, Bench, asked, request, until, used};
 
-/// A proxy before the gateway; returns its address. Each notification ends all connections.
-async fn proxy(server: &str) -> (String, Arc<Notify>) {
+/// Close frame of a gateway that stops.
+const CLOSE_1012: &[u8] = b"\x88\x11\x03\xf4service restart";
+
+/// A proxy before the gateway; returns its address. Each notification ends all connections, with these last bytes.
+async fn proxy(server: &str, last: &'static [u8]) -> (String, Arc<Notify>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
     let target = server.strip_prefix("http://").unwrap().to_owned();
@@ -31,7 +35,7 @@ async fn proxy(server: &str) -> (String, Arc<Notify>) {
                 let mut server = TcpStream::connect(target).await.unwrap();
                 tokio::select! {
                     _ = copy_bidirectional(&mut client, &mut server) => {}
-                    () = cuts.notified() => {}
+                    () = cuts.notified() => client.write_all(last).await.unwrap(),
                 }
             });
         }
@@ -39,38 +43,53 @@ async fn proxy(server: &str) -> (String, Arc<Notify>) {
     (url, cut)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_run_goes_on_without_its_connection_and_its_end_is_fetched() {
-    let bench = Bench::new().await;
-    let (url, cut) = proxy(bench.server.url()).await;
-    let adapter: forge_adapter_openclaw::OpenClaw = initialize(bench::config(&url)).await;
-    let command = r#"CALL exec {"command": "echo dropped; sleep 2"}"#;
+/// Asserts that one run of two calls of the model survives such an end of its connection.
+async fn survives(bench: &Bench, id: &str, last: &'static [u8]) {
+    let (url, cut) = proxy(bench.server.url(), last).await;
+    let adapter: OpenClaw = initialize(bench::config(&url)).await;
+    let command = format!(r#"CALL exec {{"command": "echo {id}; sleep 2"}}"#);
     let ran = run_until(
         &adapter,
-        request("dsp_cut", command),
+        request(id, &command),
         "tool.invoked",
         async || {
             cut.notify_waiters();
         },
     )
     .await;
-    assert!(ran.succeeded().contains("dropped"), "{:?}", ran.result);
+    assert!(ran.succeeded().contains(id), "{:?}", ran.result);
     used(&ran, 2);
     assert_eq!(ran.result.model.as_deref(), Some("fake-1"));
-    assert_eq!(asked("echo dropped").len(), 2, "one run of two calls");
+    assert_eq!(
+        asked(&format!("echo {id}")).len(),
+        2,
+        "one run of two calls"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_killed_gateway_is_offline_and_works_after_its_start() {
+async fn a_run_goes_on_without_its_connection_and_its_end_is_fetched() {
+    let bench = Bench::new().await;
+    tokio::join!(
+        survives(&bench, "dsp_cut", b""),
+        survives(&bench, "dsp_1012", CLOSE_1012)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_gateway_is_offline_then_continues_its_run_and_sessions() {
     let (server, _alone) = bench::alone().await;
-    let adapter: forge_adapter_openclaw::OpenClaw = initialize(bench::config(server.url())).await;
+    let adapter: OpenClaw = initialize(bench::config(server.url())).await;
     let first = run(&adapter, request("dsp_before", "my word is cherry")).await;
     first.succeeded();
+    let command = r#"CALL exec {"command": "echo begun >> killed.txt; sleep 60"}"#;
+    let file = server.workspace().join("killed.txt");
     let killed = run_until(
         &adapter,
-        request("dsp_killed", "SLOW kill"),
-        "assistant.text",
+        request("dsp_killed", command),
+        "tool.invoked",
         async || {
+            until("the tool", async || file.exists().then_some(())).await;
             server.kill();
             until("offline", async || {
                 let health = adapter.check_health().await;
@@ -82,11 +101,22 @@ async fn a_killed_gateway_is_offline_and_works_after_its_start() {
                 .unwrap();
         },
     );
-    let killed = tokio::time::timeout(Duration::from_secs(60), killed)
+    let killed = tokio::time::timeout(Duration::from_secs(240), killed)
         .await
         .unwrap();
-    killed.failed("upstream_error");
-    assert_eq!(killed.result.retryable, Some(true));
+    killed.succeeded();
+    used(&killed, 2);
+    assert_eq!(asked("killed.txt").len(), 2, "one run of two calls");
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "begun\n");
+    // The attempt after it neither runs the task nor asks the model again.
+    let again = ExecutionRequest {
+        execution_id: "dsp_killed/2".to_owned(),
+        attempt: 2,
+        ..request("dsp_killed", command)
+    };
+    let again = run(&adapter, again).await;
+    assert_eq!(again.succeeded(), killed.output());
+    assert_eq!(asked("killed.txt").len(), 2);
     assert_eq!(adapter.check_health().await.status, HealthStatus::Healthy);
     let mut second = request("dsp_after", "what was it after the start");
     second.session_id.clone_from(&first.result.session_id);

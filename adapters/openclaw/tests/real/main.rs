@@ -5,6 +5,7 @@ mod bench;
 mod conforms;
 mod drops;
 mod failures;
+mod fake;
 mod faults;
 mod managed;
 mod sandbox;
