@@ -1,4 +1,311 @@
-//! Runs: a plan of tasks that agents carry out in a git repository.
+//! Runs: a repository, an interview, a plan, isolated agents, and a proved merge. A step of a run is a dispatch; the
+//! state of a run is a fold of its events, and nothing else changes it.
 #![forbid(unsafe_code)]
 
+mod attempt;
+mod captain;
+pub mod command;
+mod context;
+pub mod decide;
+mod driver;
+pub mod event;
+mod fold;
 pub mod git;
+pub mod plan;
+mod refinery;
+pub mod request;
+pub mod state;
+mod step;
+mod takeover;
+pub mod tools;
+pub mod verify;
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use forge_base::digest::sha256;
+use forge_base::id::{DispatchId, RunId};
+use forge_base::reloadable::Reloadable;
+use forge_base::tasks::Tasks;
+use forge_base::time::Clock;
+use forge_dispatch::Dispatcher;
+use forge_dispatch::trace::Trace;
+use forge_store::record::{NewRun, RunOpened, RunRecord, RunStatus};
+use forge_store::{self as store, Store};
+
+use command::{Command, NotNow};
+use driver::Driver;
+use event::{Entry, Event};
+use git::Git;
+pub use git::Push;
+use request::{FieldError, RunRequest};
+use state::State;
+
+/// Settings of runs.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Adapter of runs that name none; without one, routing chooses.
+    pub provider: Option<String>,
+    /// Model of runs that name none; without one, that of the adapter.
+    pub model: Option<String>,
+    /// `agentId` of all steps.
+    pub agent_id: String,
+    /// Attempts that run at once, in each run.
+    pub max_parallel: usize,
+    /// Timeout of one turn of the Captain, and of one dispatch of an attempt.
+    #[serde(with = "forge_base::duration")]
+    pub step_timeout: Duration,
+    /// Repositories that are allowed besides those at `https://` addresses that pass the guard: the whole URL, or its
+    /// beginning up to a `*`.
+    pub repositories: Vec<String>,
+    /// Folders below which `file:` repositories are allowed.
+    pub local_roots: Vec<PathBuf>,
+    /// `always` pushes branches and results to the repository; `never` keeps them in the bridge.
+    pub push: Push,
+    /// Value of the header `authorization` for repositories whose URL begins with the key. Sent over https only.
+    #[serde(with = "forge_base::secret::map")]
+    pub authorization: BTreeMap<String, SecretString>,
+    /// Time for one command of git.
+    #[serde(with = "forge_base::duration")]
+    pub git_timeout: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            provider: None,
+            model: None,
+            agent_id: "default".to_owned(),
+            max_parallel: 8,
+            step_timeout: Duration::from_secs(3600),
+            repositories: Vec::new(),
+            local_roots: Vec::new(),
+            push: Push::Always,
+            authorization: BTreeMap::new(),
+            git_timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Components that runs are built from.
+pub struct Setup {
+    pub config: Config,
+    pub store: Arc<dyn Store>,
+    pub dispatcher: Dispatcher,
+    pub clock: Clock,
+    /// Time that a run is kept after its end.
+    pub retention: Reloadable<Duration>,
+    /// The program, or the reason why runs are not available.
+    pub git: Result<Git, String>,
+    pub tracker: Tasks,
+    /// Stops all work on runs; the next start continues it.
+    pub shutdown: CancellationToken,
+}
+
+/// All runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Runs(Arc<Inner>);
+
+struct Inner {
+    config: Config,
+    store: Arc<dyn Store>,
+    dispatcher: Dispatcher,
+    clock: Clock,
+    retention: Reloadable<Duration>,
+    git: Result<Git, String>,
+    tracker: Tasks,
+    shutdown: CancellationToken,
+    live: Mutex<HashMap<RunId, mpsc::Sender<Asked>>>,
+}
+
+/// A request of a client, with the place for its answer: the status after it.
+struct Asked {
+    command: Command,
+    answer: oneshot::Sender<Result<RunStatus, Error>>,
+}
+
+/// Report of a piece of work to the driver of its run.
+enum Report {
+    /// Events of a dispatch, up to a position.
+    Events(Vec<Entry>, TakenOver),
+    /// An action has ended.
+    Done(decide::Action, Work),
+}
+
+/// Position up to which the events of a dispatch are in the log of the run.
+struct TakenOver {
+    dispatch: DispatchId,
+    position: u64,
+}
+
+/// Result of an action.
+#[derive(Default)]
+struct Work {
+    entries: Vec<(u32, Event)>,
+    artifacts: Vec<Artifact>,
+    /// A dispatch whose events are taken over completely.
+    ended: Option<DispatchId>,
+}
+
+/// A document of the run.
+struct Artifact {
+    path: String,
+    kind: event::ArtifactType,
+    content: String,
+}
+
+/// Reason why a request about a run is not carried out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no run {0}, or its retention is over")]
+    NotFound(RunId),
+    #[error("invalid fields of the request: {}", .0.len())]
+    Invalid(Vec<FieldError>),
+    #[error("the idempotency key was used for another run, {0}")]
+    Conflict(RunId),
+    #[error(transparent)]
+    NotNow(#[from] NotNow),
+    /// This bridge cannot execute runs.
+    #[error("{0}")]
+    Unavailable(String),
+    #[error("the bridge stops")]
+    Stopping,
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+impl Runs {
+    pub fn new(setup: Setup) -> Self {
+        let Setup {
+            config,
+            store,
+            dispatcher,
+            clock,
+            retention,
+            git,
+            tracker,
+            shutdown,
+        } = setup;
+        Self(Arc::new(Inner {
+            config,
+            store,
+            dispatcher,
+            clock,
+            retention,
+            git,
+            tracker,
+            shutdown,
+            live: Mutex::default(),
+        }))
+    }
+
+    /// Continues all runs that have not ended.
+    pub async fn recover(&self) -> store::Result<()> {
+        let mut after = None;
+        loop {
+            let page = self.0.store.live_runs(after, 100).await?;
+            let Some(last) = page.last() else {
+                return Ok(());
+            };
+            after = Some(*last);
+            for id in page {
+                if let Some(record) = self.0.store.run(id).await? {
+                    self.0.drive(&record)?;
+                }
+            }
+        }
+    }
+
+    /// Records a new run; on disk when it returns. The same key and request give the same run.
+    pub async fn create(
+        &self,
+        body: &serde_json::Value,
+        key: Option<String>,
+    ) -> Result<RunRecord, Error> {
+        let inner = &self.0;
+        let git = inner
+            .git
+            .as_ref()
+            .map_err(|text| Error::Unavailable(text.clone()))?;
+        let request = RunRequest::read(body, git).map_err(Error::Invalid)?;
+        let now = inner.clock.now();
+        let mut state = State::new(now, request.plan_review);
+        let started = Event::RunStarted {
+            repo_url: request.repo_url.clone(),
+        };
+        let entry = Entry {
+            at: now,
+            attempt: 0,
+            event: started,
+        };
+        state.fold(&entry);
+        let id = RunId::new();
+        let request = driver::raw(&request);
+        let new = NewRun {
+            id,
+            key,
+            fingerprint: sha256(request.get()),
+            trace_id: Trace::from_header(None).trace_id,
+            created_at: now,
+            request,
+            projection: driver::raw(&state),
+            events: vec![driver::stored(&entry)],
+        };
+        match inner.store.open_run(new).await? {
+            RunOpened::New => {
+                let record = inner.store.run(id).await?.ok_or(Error::NotFound(id))?;
+                inner.drive(&record)?;
+                Ok(record)
+            }
+            RunOpened::Known(record) => Ok(record),
+            RunOpened::Conflict(id) => Err(Error::Conflict(id)),
+        }
+    }
+
+    /// Carries out a request; its events are on disk when it returns the status after it.
+    pub async fn command(&self, id: RunId, command: Command) -> Result<RunStatus, Error> {
+        let live = self.0.live().get(&id).cloned();
+        if let Some(live) = live {
+            let (answer, answered) = oneshot::channel();
+            let asked = Asked {
+                command: command.clone(),
+                answer,
+            };
+            if live.send(asked).await.is_ok()
+                && let Ok(answer) = answered.await
+            {
+                return answer;
+            }
+        }
+        let record = self.0.store.run(id).await?.ok_or(Error::NotFound(id))?;
+        if !record.status.is_ended() {
+            return Err(Error::Stopping);
+        }
+        let state = State::stored(&record)?;
+        command.events(&state)?;
+        Ok(record.status)
+    }
+}
+
+impl Inner {
+    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, mpsc::Sender<Asked>>> {
+        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts the driver of a run.
+    fn drive(self: &Arc<Self>, record: &RunRecord) -> store::Result<()> {
+        let (sender, asked) = mpsc::channel(16);
+        let driver = Driver::new(Arc::clone(self), record, asked)?;
+        self.live().insert(record.id, sender);
+        self.tracker.spawn(driver.run());
+        Ok(())
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use secrecy::{ExposeSecret as _, SecretString};
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::Error;
@@ -24,7 +25,8 @@ pub struct Remotes {
 }
 
 /// Target of results: `runs.push`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Push {
     /// The remote.
     Always,

@@ -1,0 +1,123 @@
+//! Requests of clients that change a run. Pure: each becomes events, or the reason why the state does not allow it.
+
+use serde_json::{Value, json};
+
+use forge_store::record::RunStatus;
+
+use crate::decide::changed;
+use crate::event::{Event, HoldReason, TaskStatus};
+use crate::state::State;
+
+/// Request of a client.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// A message to the Captain.
+    Message(String),
+    Pause,
+    Resume,
+    Cancel,
+    ApprovePlan,
+    ReopenPlan,
+    /// Another attempt of a task.
+    Retry(String),
+}
+
+/// Reason why a request is not possible now.
+#[derive(Debug, PartialEq, thiserror::Error)]
+pub enum NotNow {
+    #[error("{message}")]
+    InvalidState { message: String, details: Value },
+    #[error("the run has no task {0:?}")]
+    NoTask(String),
+}
+
+impl Command {
+    /// Events of the request, each with its attempt.
+    pub fn events(&self, state: &State) -> Result<Vec<(u32, Event)>, NotNow> {
+        let status = state.status();
+        if status.is_ended() {
+            return Err(refused(status, "the run has ended"));
+        }
+        let of_run = |events: Vec<Event>| Ok(events.into_iter().map(|event| (0, event)).collect());
+        match self {
+            Command::Message(content) if status == RunStatus::Planning => {
+                of_run(vec![Event::UserMessage {
+                    content: content.clone(),
+                }])
+            }
+            Command::Message(_) => Err(refused(
+                status,
+                "the Captain takes messages only while the run is planned",
+            )),
+            Command::Pause if state.user_hold => Err(refused(status, "the run is paused already")),
+            Command::Pause => of_run(vec![Event::RunPaused {
+                reason: HoldReason::User,
+            }]),
+            Command::Resume if state.user_hold => of_run(vec![Event::RunResumed {
+                reason: HoldReason::User,
+            }]),
+            Command::Resume => Err(refused(status, "the run is not paused")),
+            Command::Cancel if state.is_cancelling => of_run(Vec::new()),
+            Command::Cancel => of_run(vec![Event::RunCancelling {}]),
+            Command::ApprovePlan if status == RunStatus::PlanReview => {
+                of_run(vec![Event::PlanApproved {}, Event::RunExecuting {}])
+            }
+            Command::ReopenPlan if status == RunStatus::PlanReview => {
+                of_run(vec![Event::PlanReopened {}])
+            }
+            Command::ApprovePlan | Command::ReopenPlan => {
+                Err(refused(status, "no plan waits for an approval"))
+            }
+            Command::Retry(id) => retry(state, status, id),
+        }
+    }
+}
+
+fn retry(state: &State, status: RunStatus, id: &str) -> Result<Vec<(u32, Event)>, NotNow> {
+    let task = state
+        .tasks
+        .get(id)
+        .ok_or_else(|| NotNow::NoTask(id.to_owned()))?;
+    match task.status {
+        TaskStatus::Failed | TaskStatus::Stale => Ok(vec![
+            (
+                task.attempt,
+                changed(id, task.status, TaskStatus::Pending, task.attempt),
+            ),
+            (
+                task.attempt + 1,
+                Event::TaskRetried {
+                    task_id: id.to_owned(),
+                },
+            ),
+        ]),
+        TaskStatus::Pending
+        | TaskStatus::Running
+        | TaskStatus::Done
+        | TaskStatus::MergeReady
+        | TaskStatus::Merged => Err(refused(
+            status,
+            "only a task that failed or became stale can be retried",
+        )),
+    }
+}
+
+fn refused(status: RunStatus, message: &str) -> NotNow {
+    NotNow::InvalidState {
+        message: message.to_owned(),
+        details: json!({ "status": status_name(status) }),
+    }
+}
+
+/// Name of a status on the wire.
+pub fn status_name(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Planning => "planning",
+        RunStatus::PlanReview => "plan_review",
+        RunStatus::Executing => "executing",
+        RunStatus::Paused => "paused",
+        RunStatus::Completed => "completed",
+        RunStatus::Failed => "failed",
+        RunStatus::Cancelled => "cancelled",
+    }
+}

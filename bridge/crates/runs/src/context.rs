@@ -1,0 +1,139 @@
+//! Context of a piece of work: its run, the state when it began, and its ways to report.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::sync::{OnceCell, mpsc};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use forge_base::id::RunId;
+use forge_base::time;
+use forge_dispatch::submit::SubmitHeaders;
+use forge_store::{self as store};
+
+use crate::git::{self, Repository};
+use crate::request::RunRequest;
+use crate::state::State;
+use crate::step::StepId;
+use crate::{Inner, Report, Work};
+
+/// Wait before work that could not be done is decided again.
+const AGAIN: Duration = Duration::from_secs(5);
+
+#[derive(Clone)]
+pub(crate) struct Context {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) run: RunId,
+    pub(crate) request: Arc<RunRequest>,
+    pub(crate) traceparent: String,
+    /// State when the work began.
+    pub(crate) state: Arc<State>,
+    pub(crate) opened: Arc<OnceCell<Repository>>,
+    pub(crate) reports: mpsc::Sender<Report>,
+    /// Cancelled with the run.
+    pub(crate) stop: CancellationToken,
+}
+
+impl Context {
+    /// Repository of the run; fetched by the first call.
+    pub(crate) async fn repository(&self) -> Result<Repository, git::Error> {
+        let open = || async {
+            let git = self
+                .inner
+                .git
+                .as_ref()
+                .map_err(|text| git::Error::Missing(text.clone()))?;
+            let url = git.check(&self.request.repo_url)?;
+            let reference = self.request.reference.as_deref();
+            git.attach(&self.run.to_string(), &url, reference).await
+        };
+        self.opened.get_or_try_init(open).await.cloned()
+    }
+
+    /// No result, after a wait: the work is decided again.
+    pub(crate) async fn again(&self, error: &(impl Display + Sync)) -> Work {
+        tracing::warn!(run = %self.run, "work on the run is tried again: {error}");
+        let _ = self.stop.run_until_cancelled(sleep(AGAIN)).await;
+        Work::default()
+    }
+
+    /// Body and headers of a step in a folder.
+    pub(crate) fn step(&self, id: &StepId, message: &str, folder: &Path) -> (Value, SubmitHeaders) {
+        let config = &self.inner.config;
+        let body = json!({
+            "taskId": id.to_string(),
+            "agentId": config.agent_id,
+            "message": message,
+            "callbackUrl": null,
+            "provider": self.request.provider.as_ref().or(config.provider.as_ref()),
+            "model": self.request.model.as_ref().or(config.model.as_ref()),
+            "timeout": config.step_timeout.as_secs_f64(),
+            "runId": self.run,
+            "stepId": id.of,
+            "workspace": {"dir": folder},
+            "budget": self.budget(),
+        });
+        let headers = SubmitHeaders {
+            traceparent: Some(self.traceparent.clone()),
+            is_step: true,
+            ..SubmitHeaders::default()
+        };
+        (body, headers)
+    }
+
+    /// Rest of the run's budget.
+    fn budget(&self) -> Value {
+        let Some(budget) = &self.request.budget else {
+            return Value::Null;
+        };
+        let cost = budget
+            .max_cost_usd
+            .map(|most| (most - self.state.cost_usd()).max(f64::MIN_POSITIVE));
+        let tokens = budget
+            .max_tokens
+            .map(|most| most.saturating_sub(self.state.tokens).max(1));
+        json!({ "maxCostUsd": cost, "maxTokens": tokens })
+    }
+
+    /// Document of a task.
+    pub(crate) async fn document(&self, task: &str) -> store::Result<String> {
+        let text = self.artifact(&format!("tasks/{task}.md")).await?;
+        Ok(text.unwrap_or_else(|| task.to_owned()))
+    }
+
+    /// Prompt files of a task: the specifications, and the walkthroughs of its dependencies.
+    pub(crate) async fn files(&self, task: &str) -> store::Result<Value> {
+        let node = self.state.nodes().iter().find(|node| node.id == task);
+        let before = node.map_or(&[][..], |node| &node.dependencies);
+        let walkthroughs = before
+            .iter()
+            .filter_map(|id| self.state.tasks.get(id)?.walkthrough.clone());
+        let specs = self
+            .state
+            .specs
+            .iter()
+            .map(|name| format!("specs/{name}.md"));
+        let mut files = Vec::new();
+        for path in specs.chain(walkthroughs) {
+            if let Some(content) = self.artifact(&path).await? {
+                files.push(json!({ "path": path, "content": content }));
+            }
+        }
+        Ok(files.into())
+    }
+
+    async fn artifact(&self, path: &str) -> store::Result<Option<String>> {
+        let found = self.inner.store.run_artifact(self.run, path).await?;
+        Ok(found.map(|artifact| String::from_utf8_lossy(&artifact.bytes).into_owned()))
+    }
+
+    /// Milliseconds since the run was created.
+    pub(crate) fn elapsed_ms(&self) -> u64 {
+        let elapsed = time::between(self.state.created_at, self.inner.clock.now());
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,399 @@
+//! Driver of one run: one task that folds what happens, decides, and starts the work. All changes of the run go through
+//! it, one after another.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::{OnceCell, mpsc};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use forge_base::failpoint;
+use forge_base::id::{DispatchId, RunId};
+use forge_base::time;
+use forge_store::record::{
+    DispatchFilter, RunArtifact, RunChange, RunEvent, RunRecord, RunStatus, Status,
+};
+use forge_store::{self as store};
+
+use crate::command::Command;
+use crate::context::Context;
+use crate::decide::{Action, Transition, changed, decide};
+use crate::event::{Entry, Event, TaskStatus};
+use crate::git::Repository;
+use crate::request::RunRequest;
+use crate::state::State;
+use crate::{Artifact, Asked, Error, Inner, Report, TakenOver, Work, attempt, captain, refinery};
+
+/// Wait after a failure of the store.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+/// Reports that wait for the driver; more make the work wait.
+const REPORTS: usize = 64;
+const PAGE: usize = 100;
+
+pub(crate) struct Driver {
+    inner: Arc<Inner>,
+    id: RunId,
+    request: Arc<RunRequest>,
+    traceparent: String,
+    state: State,
+    opened: Arc<OnceCell<Repository>>,
+    seq: u64,
+    taken_over: BTreeMap<DispatchId, u64>,
+    asked: mpsc::Receiver<Asked>,
+    reports: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
+    in_flight: Vec<Action>,
+    /// Cancelled when the run is.
+    stop: CancellationToken,
+}
+
+/// JSON of a value.
+pub(crate) fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("it has only text keys")
+}
+
+pub(crate) fn stored(entry: &Entry) -> RunEvent {
+    RunEvent {
+        task_id: entry.event.task_id().map(str::to_owned),
+        attempt: entry.attempt,
+        event: entry.event.stored(entry.at),
+    }
+}
+
+impl Driver {
+    pub(crate) fn new(
+        inner: Arc<Inner>,
+        record: &RunRecord,
+        asked: mpsc::Receiver<Asked>,
+    ) -> store::Result<Self> {
+        let taken_over = record
+            .taken_over
+            .as_ref()
+            .map(|text| serde_json::from_str(text.get()));
+        let taken_over = taken_over.transpose().map_err(|error| {
+            store::Error::Unreadable(format!("positions of {}: {error}", record.id))
+        })?;
+        Ok(Self {
+            id: record.id,
+            request: Arc::new(RunRequest::stored(record)?),
+            traceparent: format!("00-{}-{:016x}-01", record.trace_id, 1),
+            state: State::stored(record)?,
+            opened: Arc::default(),
+            seq: record.seq,
+            taken_over: taken_over.unwrap_or_default(),
+            asked,
+            reports: mpsc::channel(REPORTS),
+            in_flight: Vec::new(),
+            stop: CancellationToken::new(),
+            inner,
+        })
+    }
+
+    /// Drives the run to its end, or until the bridge stops.
+    pub(crate) async fn run(mut self) {
+        let shutdown = self.inner.shutdown.clone();
+        let id = self.id;
+        let inner = Arc::clone(&self.inner);
+        let driving = shutdown.run_until_cancelled_owned(async move {
+            let driven = self.drive().await;
+            if let Err(error) = driven {
+                tracing::error!(run = %self.id, "the run cannot go on until the bridge starts again: {error}");
+            }
+        });
+        driving.await;
+        inner.live().remove(&id);
+    }
+
+    async fn drive(&mut self) -> store::Result<()> {
+        loop {
+            self.advance().await?;
+            if self.state.end.is_some() {
+                refinery::clean(&self.inner, self.id).await;
+                return Ok(());
+            }
+            tokio::select! {
+                Some(asked) = self.asked.recv() => self.answer(asked).await?,
+                Some(report) = self.reports.1.recv() => self.take(report).await?,
+                else => return Ok(()),
+            }
+        }
+    }
+
+    /// Starts what the state asks for.
+    async fn advance(&mut self) -> store::Result<()> {
+        loop {
+            if self.state.is_cancelling {
+                self.stop.cancel();
+            }
+            let mut has_changed = false;
+            for action in decide(&self.state, self.inner.config.max_parallel) {
+                match action {
+                    Action::Record(transitions) => has_changed |= self.record(transitions).await?,
+                    other if self.in_flight.contains(&other) => {}
+                    other => {
+                        if let Some(scheduled) = self.scheduled(&other) {
+                            self.append(scheduled, Vec::new()).await?;
+                        }
+                        self.start(other);
+                    }
+                }
+            }
+            if !has_changed {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Writes transitions; the end of the run waits for work in flight.
+    async fn record(&mut self, transitions: Vec<Transition>) -> store::Result<bool> {
+        let ends = transitions
+            .iter()
+            .any(|one| matches!(one, Transition::Complete { .. }));
+        if ends && !self.in_flight.is_empty() {
+            return Ok(false);
+        }
+        if ends && self.state.is_cancelling {
+            self.cancel_leftovers().await?;
+        }
+        let now = self.inner.clock.now();
+        let elapsed = time::between(self.state.created_at, now).as_millis();
+        let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        let events = transitions
+            .iter()
+            .flat_map(|one| one.events(&self.state, elapsed));
+        self.append(at(now, events.collect()), Vec::new()).await?;
+        Ok(true)
+    }
+
+    /// Cancels dispatches that a crash separated from their attempts.
+    async fn cancel_leftovers(&self) -> store::Result<()> {
+        for status in [Status::Queued, Status::Running] {
+            let mut before = None;
+            loop {
+                let filter = DispatchFilter {
+                    status: Some(status),
+                    run_id: Some(self.id.to_string()),
+                    before,
+                    limit: PAGE,
+                    ..DispatchFilter::default()
+                };
+                let page = self.inner.store.dispatches(filter).await?;
+                for dispatch in &page.items {
+                    if let Err(error) = self.inner.dispatcher.cancel(dispatch.id).await {
+                        tracing::warn!(run = %self.id, "{} was not cancelled: {error}", dispatch.id);
+                    }
+                }
+                before = page.next;
+                if before.is_none() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Events that precede a new attempt, unless they are written.
+    fn scheduled(&self, action: &Action) -> Option<Vec<Entry>> {
+        let (Action::Start { task, attempt } | Action::Merge { task, attempt }) = action else {
+            return None;
+        };
+        let known = self
+            .state
+            .tasks
+            .get(task)
+            .filter(|known| !known.is_scheduled)?;
+        let mut events = vec![Event::TaskScheduled {
+            task_id: task.clone(),
+            agent_type: known.agent_type,
+        }];
+        if known.is_refinery() {
+            events.push(changed(
+                task,
+                TaskStatus::Pending,
+                TaskStatus::Running,
+                *attempt,
+            ));
+            let nodes = self.state.nodes().iter();
+            let mut of_task = nodes.filter(|node| node.id == *task);
+            events.push(Event::RefineryStarted {
+                task_id: task.clone(),
+                dependency_count: of_task.next().map_or(0, |node| node.dependencies.len()),
+            });
+        }
+        let events = events.into_iter().map(|event| (*attempt, event));
+        Some(at(self.inner.clock.now(), events.collect()))
+    }
+
+    fn start(&mut self, action: Action) {
+        let context = Context {
+            inner: Arc::clone(&self.inner),
+            run: self.id,
+            request: Arc::clone(&self.request),
+            traceparent: self.traceparent.clone(),
+            state: Arc::new(self.state.clone()),
+            opened: Arc::clone(&self.opened),
+            reports: self.reports.0.clone(),
+            stop: self.stop.clone(),
+        };
+        self.in_flight.push(action.clone());
+        let shutdown = self.inner.shutdown.clone();
+        let taken = self.position(&action);
+        let working = async move {
+            let work = match &action {
+                Action::Attach => refinery::attach(&context).await,
+                Action::Captain { turn } => {
+                    captain::turn(&context, *turn, |id| taken.get(&id).copied().unwrap_or(0)).await
+                }
+                Action::Start { task, attempt } => attempt::start(&context, task, *attempt).await,
+                Action::Follow { task, attempt, .. } => {
+                    attempt::follow(&context, task, *attempt, |id| {
+                        taken.get(&id).copied().unwrap_or(0)
+                    })
+                    .await
+                }
+                Action::Push { task, attempt } => attempt::push(&context, task, *attempt).await,
+                Action::Merge { task, attempt } => refinery::merge(&context, task, *attempt).await,
+                Action::Record(_) => Work::default(),
+            };
+            let _ = context.reports.send(Report::Done(action, work)).await;
+        };
+        self.inner
+            .tracker
+            .spawn(async move { shutdown.run_until_cancelled_owned(working).await });
+    }
+
+    /// Positions of followed dispatches.
+    fn position(&self, action: &Action) -> BTreeMap<DispatchId, u64> {
+        match action {
+            Action::Captain { .. } | Action::Follow { .. } => self.taken_over.clone(),
+            _ => BTreeMap::new(),
+        }
+    }
+
+    /// Carries out a request of a client.
+    async fn answer(&mut self, asked: Asked) -> store::Result<()> {
+        let Asked { command, answer } = asked;
+        let events = match command.events(&self.state) {
+            Ok(events) => events,
+            Err(error) => {
+                let _ = answer.send(Err(Error::NotNow(error)));
+                return Ok(());
+            }
+        };
+        if !events.is_empty() {
+            self.append(at(self.inner.clock.now(), events), Vec::new())
+                .await?;
+        }
+        let status = match command {
+            Command::Cancel => RunStatus::Cancelled,
+            _ => self.state.status(),
+        };
+        let _ = answer.send(Ok(status));
+        Ok(())
+    }
+
+    async fn take(&mut self, report: Report) -> store::Result<()> {
+        match report {
+            Report::Events(entries, TakenOver { dispatch, position }) => {
+                self.taken_over.insert(dispatch, position);
+                if entries.is_empty() {
+                    return Ok(());
+                }
+                failpoint::point("run.take_over");
+                self.append(entries, Vec::new()).await
+            }
+            Report::Done(action, work) => {
+                self.in_flight.retain(|one| *one != action);
+                let Work {
+                    entries,
+                    artifacts,
+                    ended,
+                } = work;
+                if let Some(dispatch) = ended {
+                    self.taken_over.remove(&dispatch);
+                }
+                let entries = at(self.inner.clock.now(), entries);
+                if entries.is_empty() {
+                    return Ok(());
+                }
+                failpoint::point("run.settle");
+                self.append(entries, artifacts).await
+            }
+        }
+    }
+
+    /// Appends events with all that follows from them, in one transaction; repeats it while the store is unavailable.
+    async fn append(
+        &mut self,
+        mut entries: Vec<Entry>,
+        artifacts: Vec<Artifact>,
+    ) -> store::Result<()> {
+        let now = self.inner.clock.now();
+        let written = artifacts.iter().map(|artifact| Entry {
+            at: now,
+            attempt: 0,
+            event: Event::ArtifactWritten {
+                path: artifact.path.clone(),
+                kind: artifact.kind,
+            },
+        });
+        entries.extend(written);
+        let changes_state = entries.iter().any(|entry| entry.event.changes_state());
+        let next = changes_state.then(|| {
+            let mut next = self.state.clone();
+            entries.iter().for_each(|entry| next.fold(entry));
+            next
+        });
+        let after = next.as_ref().unwrap_or(&self.state);
+        let change = RunChange {
+            id: self.id,
+            after_seq: self.seq,
+            events: entries.iter().map(stored).collect(),
+            projection: next.as_ref().map(raw),
+            taken_over: Some(raw(&self.taken_over)),
+            status: after.status(),
+            artifacts: artifacts.into_iter().map(|one| rows(one, now)).collect(),
+            end: after
+                .end
+                .as_ref()
+                .map(|end| (end.at, *self.inner.retention.get())),
+        };
+        while let Err(error) = self.inner.store.append_run(change.clone()).await {
+            match error {
+                store::Error::Unavailable(_) => {
+                    tracing::warn!(run = %self.id, "events of the run are written again: {error}");
+                    sleep(STORE_RETRY).await;
+                }
+                other => return Err(other),
+            }
+        }
+        self.seq += entries.len() as u64;
+        if let Some(next) = next {
+            self.state = next;
+        }
+        Ok(())
+    }
+}
+
+fn rows(artifact: Artifact, updated_at: Timestamp) -> RunArtifact {
+    RunArtifact {
+        path: artifact.path,
+        kind: artifact.kind.name().to_owned(),
+        updated_at,
+        bytes: artifact.content.into_bytes(),
+    }
+}
+
+/// Events as entries of one moment.
+fn at(now: Timestamp, events: Vec<(u32, Event)>) -> Vec<Entry> {
+    let entries = events.into_iter().map(|(attempt, event)| Entry {
+        at: now,
+        attempt,
+        event,
+    });
+    entries.collect()
+}

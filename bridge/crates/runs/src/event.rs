@@ -1,0 +1,384 @@
+//! Events of a run, with exactly the names and members of the reference. The state of a run is a fold of them.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use forge_base::event::NewEvent;
+
+use crate::plan::AgentType;
+
+/// An event with its time and the attempt that it belongs to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    pub at: Timestamp,
+    /// Number of the task's attempt; 0 if the event belongs to none.
+    pub attempt: u32,
+    pub event: Event,
+}
+
+/// Text or thinking of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ContentType {
+    Text,
+    Thinking,
+}
+
+/// Reason for which a run is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HoldReason {
+    User,
+}
+
+/// State of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum TaskStatus {
+    Pending,
+    Running,
+    Done,
+    MergeReady,
+    Merged,
+    Failed,
+    Stale,
+}
+
+/// End of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum End {
+    Completed,
+    Failed,
+    Cancelled,
+}
+
+/// Kind of an artifact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ArtifactType {
+    Spec,
+    Task,
+    Walkthrough,
+    Dag,
+}
+
+impl ArtifactType {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Spec => "spec",
+            Self::Task => "task",
+            Self::Walkthrough => "walkthrough",
+            Self::Dag => "dag",
+        }
+    }
+}
+
+/// Last event of every run.
+pub const RUN_COMPLETED: &str = "run.completed";
+
+/// Types that the public design names; `events=core` leaves out all others.
+const CORE: [&str; 20] = [
+    "run.started",
+    "run.paused",
+    RUN_COMPLETED,
+    "captain.message",
+    "captain.tool_call",
+    "captain.tool_result",
+    "plan.finalized",
+    "task.scheduled",
+    "task.started",
+    "task.heartbeat",
+    "task.progress",
+    "task.completed",
+    "task.failed",
+    "tool.call",
+    "tool.result",
+    "artifact.written",
+    "branch.pushed",
+    "refinery.started",
+    "refinery.merged",
+    "cr.emitted",
+];
+
+/// True if the public design names this type.
+pub fn is_core(kind: &str) -> bool {
+    CORE.contains(&kind)
+}
+
+/// Type and data of an event.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", content = "data", rename_all_fields = "camelCase")]
+pub enum Event {
+    #[serde(rename = "run.started")]
+    RunStarted { repo_url: String },
+    /// The repository was fetched; attempts start at this commit.
+    #[serde(rename = "run.attached")]
+    RunAttached {
+        #[serde(rename = "ref")]
+        reference: String,
+        commit: String,
+    },
+    #[serde(rename = "run.executing")]
+    RunExecuting {},
+    #[serde(rename = "run.paused")]
+    RunPaused { reason: HoldReason },
+    #[serde(rename = "run.resumed")]
+    RunResumed { reason: HoldReason },
+    /// A client requested the end of the run.
+    #[serde(rename = "run.cancelling")]
+    RunCancelling {},
+    #[serde(rename = "run.completed")]
+    RunCompleted {
+        total_completed: usize,
+        total_failed: usize,
+        /// Milliseconds since the run was created.
+        duration: u64,
+        status: End,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    #[serde(rename = "captain.user_message")]
+    UserMessage { content: String },
+    #[serde(rename = "captain.message")]
+    CaptainMessage { content: String, role: Role },
+    #[serde(rename = "captain.tool_call")]
+    CaptainToolCall {
+        tool_name: String,
+        args: Value,
+        call_id: String,
+    },
+    #[serde(rename = "captain.tool_result")]
+    CaptainToolResult {
+        tool_name: String,
+        result: Value,
+        call_id: String,
+        is_error: bool,
+    },
+    #[serde(rename = "plan.finalized")]
+    PlanFinalized {
+        total_tasks: usize,
+        total_refineries: usize,
+        spec_count: usize,
+    },
+    #[serde(rename = "plan.approved")]
+    PlanApproved {},
+    #[serde(rename = "plan.reopened")]
+    PlanReopened {},
+    #[serde(rename = "task.scheduled")]
+    TaskScheduled {
+        task_id: String,
+        agent_type: AgentType,
+    },
+    #[serde(rename = "task.started")]
+    TaskStarted {
+        task_id: String,
+        agent_id: String,
+        sandbox_id: String,
+        branch: String,
+    },
+    #[serde(rename = "task.heartbeat")]
+    TaskHeartbeat {
+        task_id: String,
+        agent_id: String,
+        uptime_seconds: u64,
+    },
+    #[serde(rename = "task.progress")]
+    TaskProgress {
+        task_id: String,
+        content: String,
+        content_type: ContentType,
+    },
+    #[serde(rename = "task.completed")]
+    TaskCompleted {
+        task_id: String,
+        walkthrough_path: String,
+    },
+    #[serde(rename = "task.failed")]
+    TaskFailed {
+        task_id: String,
+        error: String,
+        can_retry: bool,
+    },
+    #[serde(rename = "task.stale")]
+    TaskStale { task_id: String, error: String },
+    /// Every change of a task's state.
+    #[serde(rename = "task.status")]
+    TaskChanged {
+        task_id: String,
+        previous_status: TaskStatus,
+        new_status: TaskStatus,
+        attempt: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    #[serde(rename = "task.retried")]
+    TaskRetried { task_id: String },
+    #[serde(rename = "task.exhausted")]
+    TaskExhausted { task_id: String },
+    #[serde(rename = "tool.call")]
+    ToolCall {
+        task_id: String,
+        tool_name: String,
+        args: Value,
+        call_id: String,
+    },
+    #[serde(rename = "tool.result")]
+    ToolResult {
+        task_id: String,
+        tool_name: String,
+        result: Value,
+        is_error: bool,
+        call_id: String,
+    },
+    #[serde(rename = "artifact.written")]
+    ArtifactWritten {
+        path: String,
+        #[serde(rename = "type")]
+        kind: ArtifactType,
+    },
+    #[serde(rename = "branch.pushed")]
+    BranchPushed {
+        task_id: String,
+        branch: String,
+        /// Commit that was read back.
+        #[serde(rename = "ref")]
+        commit: String,
+    },
+    #[serde(rename = "refinery.started")]
+    RefineryStarted {
+        task_id: String,
+        dependency_count: usize,
+    },
+    #[serde(rename = "refinery.conflict")]
+    RefineryConflict {
+        task_id: String,
+        branch: String,
+        paths: Vec<String>,
+    },
+    #[serde(rename = "refinery.merged")]
+    RefineryMerged {
+        task_id: String,
+        merged_branches: Vec<String>,
+        conflicts: Vec<String>,
+        /// Commit of the target that was read back.
+        result_ref: String,
+        /// Evidence for each input.
+        proof: Vec<Proved>,
+    },
+    /// End of one dispatch of the run.
+    #[serde(rename = "usage")]
+    Usage {
+        dispatch_id: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        task_id: Option<String>,
+        /// Session that the next dispatch continues.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        session_id: Option<String>,
+        tokens: u64,
+        cost_usd: f64,
+    },
+}
+
+/// Author of a message of the Captain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    Assistant,
+}
+
+/// Evidence that one input is in the result.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Proved {
+    pub branch: String,
+    pub commit: String,
+    pub by: Evidence,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Evidence {
+    /// The commit is an ancestor of the result.
+    Ancestor,
+    /// The result has the same patch.
+    Patch,
+}
+
+impl Event {
+    /// Type and data, as stored.
+    pub fn stored(&self, at: Timestamp) -> NewEvent {
+        let (kind, data) = self.parts();
+        NewEvent::new(kind, at).with(&data)
+    }
+
+    /// Event that was stored with this type and data; `None` for a type that this version does not know.
+    pub fn read(kind: &str, data: Option<&str>) -> Option<Self> {
+        let mut whole = Map::new();
+        whole.insert("type".to_owned(), kind.into());
+        let data = data.and_then(|data| serde_json::from_str(data).ok());
+        whole.insert("data".to_owned(), data.unwrap_or(Value::Object(Map::new())));
+        serde_json::from_value(Value::Object(whole)).ok()
+    }
+
+    /// The task that the event names.
+    pub fn task_id(&self) -> Option<&str> {
+        match self {
+            Event::TaskScheduled { task_id, .. }
+            | Event::TaskStarted { task_id, .. }
+            | Event::TaskHeartbeat { task_id, .. }
+            | Event::TaskProgress { task_id, .. }
+            | Event::TaskCompleted { task_id, .. }
+            | Event::TaskFailed { task_id, .. }
+            | Event::TaskStale { task_id, .. }
+            | Event::TaskChanged { task_id, .. }
+            | Event::TaskRetried { task_id }
+            | Event::TaskExhausted { task_id }
+            | Event::ToolCall { task_id, .. }
+            | Event::ToolResult { task_id, .. }
+            | Event::BranchPushed { task_id, .. }
+            | Event::RefineryStarted { task_id, .. }
+            | Event::RefineryConflict { task_id, .. }
+            | Event::RefineryMerged { task_id, .. } => Some(task_id),
+            Event::Usage { task_id, .. } => task_id.as_deref(),
+            Event::RunStarted { .. }
+            | Event::RunAttached { .. }
+            | Event::RunExecuting {}
+            | Event::RunPaused { .. }
+            | Event::RunResumed { .. }
+            | Event::RunCancelling {}
+            | Event::RunCompleted { .. }
+            | Event::UserMessage { .. }
+            | Event::CaptainMessage { .. }
+            | Event::CaptainToolCall { .. }
+            | Event::CaptainToolResult { .. }
+            | Event::PlanFinalized { .. }
+            | Event::PlanApproved {}
+            | Event::PlanReopened {}
+            | Event::ArtifactWritten { .. } => None,
+        }
+    }
+
+    /// False if the fold of the event changes nothing.
+    pub fn changes_state(&self) -> bool {
+        !matches!(
+            self,
+            Event::TaskHeartbeat { .. }
+                | Event::TaskProgress { .. }
+                | Event::ToolCall { .. }
+                | Event::ToolResult { .. }
+                | Event::ArtifactWritten { .. }
+        )
+    }
+
+    fn parts(&self) -> (String, Value) {
+        let mut whole = serde_json::to_value(self).expect("events have only text keys");
+        let data = whole["data"].take();
+        let kind = whole["type"]
+            .as_str()
+            .expect("the tag is a text")
+            .to_owned();
+        (kind, data)
+    }
+}

@@ -1,0 +1,225 @@
+//! State of a run: a fold of its events, and nothing else.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use forge_store::record::{RunRecord, RunStatus};
+use forge_store::{self as store};
+
+use crate::event::{End, TaskStatus};
+use crate::plan::{AgentType, Graph, Node};
+
+/// State of one run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct State {
+    pub created_at: Timestamp,
+    /// A plan waits for an approval before it is executed.
+    pub plan_review: bool,
+    pub repository: Option<Attached>,
+    pub captain: Captain,
+    pub specs: Vec<String>,
+    /// Documents of tasks, without their text.
+    pub documents: BTreeMap<String, Document>,
+    /// The graph, from the call that set it on.
+    pub graph: Option<Graph>,
+    pub plan: Plan,
+    /// Nodes of a finalised plan.
+    pub tasks: BTreeMap<String, Task>,
+    pub started_at: Option<Timestamp>,
+    /// The user paused the run: nothing new starts.
+    pub user_hold: bool,
+    pub is_cancelling: bool,
+    pub end: Option<Ended>,
+    pub tokens: u64,
+    pub cost_micros: u64,
+}
+
+/// Stage of the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Plan {
+    /// The Captain writes it.
+    Open,
+    /// It waits for an approval, unless none is needed.
+    Final,
+    Approved,
+}
+
+/// Commit at which attempts start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attached {
+    pub reference: String,
+    pub commit: String,
+}
+
+/// The interview.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Captain {
+    /// Messages of the user that have not been answered.
+    pub messages: VecDeque<String>,
+    /// Results of its tool calls that it has not been given.
+    pub results: Vec<ToolResult>,
+    /// Dispatches that have ended.
+    pub turns: u32,
+    pub session: Option<String>,
+}
+
+/// Result of a tool call, for the next dispatch of the session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToolResult {
+    pub tool_call_id: String,
+    pub name: String,
+    pub output: Value,
+    pub is_error: bool,
+}
+
+/// Front matter of a task document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Document {
+    pub title: String,
+    pub agent_type: AgentType,
+    pub dependencies: Vec<String>,
+}
+
+/// A node of the plan, with its current attempt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Task {
+    pub title: String,
+    pub agent_type: AgentType,
+    pub status: TaskStatus,
+    /// Number of the current attempt; 0 before the first.
+    pub attempt: u32,
+    /// The current attempt takes one of the places for running attempts.
+    pub is_scheduled: bool,
+    /// Dispatches of the current attempt that have ended.
+    pub turns: u32,
+    pub session: Option<String>,
+    pub branch: Option<String>,
+    pub agent_id: Option<String>,
+    pub sandbox_id: Option<String>,
+    pub started_at: Option<Timestamp>,
+    pub completed_at: Option<Timestamp>,
+    pub walkthrough: Option<String>,
+    /// Commit of the branch, once it was pushed.
+    pub commit: Option<String>,
+    pub error: Option<String>,
+    /// All attempts failed.
+    pub is_exhausted: bool,
+}
+
+impl Task {
+    /// The node before its first attempt.
+    pub(crate) fn of(node: &Node) -> Self {
+        let title = if node.title.is_empty() {
+            &node.id
+        } else {
+            &node.title
+        };
+        Self::new(title.clone(), node.agent_type, 0)
+    }
+
+    /// The beginning of an attempt.
+    pub(crate) fn new(title: String, agent_type: AgentType, attempt: u32) -> Self {
+        Self {
+            title,
+            agent_type,
+            status: TaskStatus::Pending,
+            attempt,
+            is_scheduled: false,
+            turns: 0,
+            session: None,
+            branch: None,
+            agent_id: None,
+            sandbox_id: None,
+            started_at: None,
+            completed_at: None,
+            walkthrough: None,
+            commit: None,
+            error: None,
+            is_exhausted: false,
+        }
+    }
+
+    pub fn is_refinery(&self) -> bool {
+        self.agent_type == AgentType::Refinery
+    }
+
+    /// Its result can be used by others.
+    pub fn is_integrated(&self) -> bool {
+        matches!(self.status, TaskStatus::MergeReady | TaskStatus::Merged)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ended {
+    pub status: End,
+    pub at: Timestamp,
+    pub error: Option<String>,
+}
+
+impl State {
+    /// State before the first event.
+    pub fn new(created_at: Timestamp, plan_review: bool) -> Self {
+        Self {
+            created_at,
+            plan_review,
+            repository: None,
+            captain: Captain::default(),
+            specs: Vec::new(),
+            documents: BTreeMap::new(),
+            graph: None,
+            plan: Plan::Open,
+            tasks: BTreeMap::new(),
+            started_at: None,
+            user_hold: false,
+            is_cancelling: false,
+            end: None,
+            tokens: 0,
+            cost_micros: 0,
+        }
+    }
+
+    /// State of a stored run.
+    pub fn stored(record: &RunRecord) -> store::Result<Self> {
+        serde_json::from_str(record.projection.get()).map_err(|error| {
+            store::Error::Unreadable(format!("the state of {}: {error}", record.id))
+        })
+    }
+
+    pub fn status(&self) -> RunStatus {
+        match &self.end {
+            Some(end) => match end.status {
+                End::Completed => RunStatus::Completed,
+                End::Failed => RunStatus::Failed,
+                End::Cancelled => RunStatus::Cancelled,
+            },
+            None if self.user_hold => RunStatus::Paused,
+            None => self.unheld_status(),
+        }
+    }
+
+    /// Status without holds, which a resume restores.
+    pub fn unheld_status(&self) -> RunStatus {
+        match self.plan {
+            Plan::Open => RunStatus::Planning,
+            Plan::Final => RunStatus::PlanReview,
+            Plan::Approved => RunStatus::Executing,
+        }
+    }
+
+    pub fn cost_usd(&self) -> f64 {
+        self.cost_micros as f64 / 1e6
+    }
+
+    pub fn nodes(&self) -> &[Node] {
+        self.graph.as_ref().map_or(&[], Graph::nodes)
+    }
+}

@@ -1,0 +1,229 @@
+//! Tools of the Captain. Pure: the same call on the same state has the same effect when it is carried out and when it
+//! is folded.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::plan::{AgentType, Fault, Graph, Node, TaskDocument, check_id};
+use crate::state::{Plan, State};
+
+pub const CREATE_SPEC: &str = "create_spec";
+pub const CREATE_TASK: &str = "create_task";
+pub const SET_DAG: &str = "set_dag";
+
+/// Maximum bytes of a specification or a task document.
+pub const MAX_DOCUMENT: usize = 1 << 20;
+/// Maximum number of specifications, and of task documents.
+const MAX_DOCUMENTS: usize = 1_000;
+
+/// Effect of an accepted call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    Spec { name: String, content: String },
+    Task(TaskDocument),
+    Graph(Graph),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Spec {
+    name: String,
+    content: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Dag {
+    nodes: Vec<DagNode>,
+}
+
+/// Node of `set_dag`: what it leaves out is that of the task document.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct DagNode {
+    id: String,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    #[serde(default)]
+    agent_type: Option<AgentType>,
+    #[serde(default)]
+    dependencies: Option<Vec<String>>,
+}
+
+/// Effect of a call, or all that is wrong with it.
+pub fn call(state: &State, name: &str, args: &Value) -> Result<Effect, String> {
+    if state.plan != Plan::Open {
+        return Err("the plan is final; a change request changes it".to_owned());
+    }
+    match name {
+        CREATE_SPEC => create_spec(state, args),
+        CREATE_TASK => create_task(state, args),
+        SET_DAG => set_dag(state, args),
+        _ => Err(format!(
+            "there is no tool {name:?}; the tools are {CREATE_SPEC}, {CREATE_TASK} and {SET_DAG}"
+        )),
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(args: &'a Value) -> Result<T, String> {
+    T::deserialize(args).map_err(|error| format!("the arguments are not valid: {error}"))
+}
+
+fn create_spec(state: &State, args: &Value) -> Result<Effect, String> {
+    let Spec { name, content } = read(args)?;
+    let name = name.strip_suffix(".md").unwrap_or(&name).to_owned();
+    check_id(&name).map_err(|message| format!("the name: {message}"))?;
+    check_size(&content)?;
+    if state.specs.len() == MAX_DOCUMENTS && !state.specs.contains(&name) {
+        return Err(format!("there are {MAX_DOCUMENTS} specifications already"));
+    }
+    Ok(Effect::Spec { name, content })
+}
+
+fn create_task(state: &State, args: &Value) -> Result<Effect, String> {
+    let document: TaskDocument = read(args)?;
+    check_id(&document.id)?;
+    check_size(&document.render())?;
+    if state.documents.len() == MAX_DOCUMENTS && !state.documents.contains_key(&document.id) {
+        return Err(format!("there are {MAX_DOCUMENTS} tasks already"));
+    }
+    Ok(Effect::Task(document))
+}
+
+fn check_size(text: &str) -> Result<(), String> {
+    match text.len() > MAX_DOCUMENT {
+        true => Err(format!(
+            "{} bytes are too many; at most {MAX_DOCUMENT} are allowed",
+            text.len()
+        )),
+        false => Ok(()),
+    }
+}
+
+fn set_dag(state: &State, args: &Value) -> Result<Effect, String> {
+    let Dag { nodes } = read(args)?;
+    let mut faults = Vec::new();
+    let nodes = nodes
+        .into_iter()
+        .map(|node| complete(state, node, &mut faults));
+    let nodes: Vec<_> = nodes.collect();
+    let graph = Graph::new(nodes);
+    if let Err(more) = &graph {
+        faults.extend_from_slice(more);
+    }
+    let text: Vec<_> = faults.iter().map(|fault| format!("- {fault}")).collect();
+    match graph {
+        Ok(graph) if faults.is_empty() => Ok(Effect::Graph(graph)),
+        Ok(_) | Err(_) => Err(format!("the graph is not valid:\n{}", text.join("\n"))),
+    }
+}
+
+/// A node with what its document says.
+fn complete(state: &State, node: DagNode, faults: &mut Vec<Fault>) -> Node {
+    let DagNode {
+        id,
+        kind,
+        agent_type,
+        dependencies,
+    } = node;
+    let document = state.documents.get(&id);
+    let is_refinery = kind.as_deref() == Some("refinery");
+    let agent_type = agent_type
+        .or(document.map(|document| document.agent_type))
+        .unwrap_or(if is_refinery {
+            AgentType::Refinery
+        } else {
+            AgentType::Worker
+        });
+    let mut fault = |message: String| faults.push(Fault::at(&id, message));
+    match kind.as_deref() {
+        None => {}
+        Some("task") if agent_type != AgentType::Refinery => {}
+        Some("refinery") if agent_type == AgentType::Refinery => {}
+        Some("task" | "refinery") => fault(format!(
+            "its type and its agentType {agent_type} do not agree"
+        )),
+        Some(other) => fault(format!(
+            "the type {other:?} is neither \"task\" nor \"refinery\""
+        )),
+    }
+    match document {
+        Some(document) if document.agent_type != agent_type => {
+            fault(format!(
+                "its document says type {}, the graph {agent_type}",
+                document.agent_type
+            ));
+        }
+        Some(_) => {}
+        None if agent_type == AgentType::Refinery => {}
+        None => fault("has no document; call create_task first".to_owned()),
+    }
+    Node {
+        title: document
+            .map(|document| document.title.clone())
+            .unwrap_or_default(),
+        dependencies: dependencies
+            .or_else(|| document.map(|document| document.dependencies.clone()))
+            .unwrap_or_default(),
+        agent_type,
+        id,
+    }
+}
+
+/// Tools as a dispatch names them.
+pub fn described() -> Value {
+    let text = json!({"type": "string"});
+    let ids = json!({"type": "array", "items": text, "description": "Ids of the tasks that must be finished before."});
+    let agent = json!({
+        "enum": [1, 2, 3, "refinery"],
+        "description": "1 one small task, 2 a normal task, 3 a large task with subtasks, refinery merges its dependencies."
+    });
+    json!([
+        {
+            "name": CREATE_SPEC,
+            "description": "Writes a specification in Markdown that all tasks are given.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"name": text, "content": text},
+                "required": ["name", "content"],
+                "additionalProperties": false
+            }
+        },
+        {
+            "name": CREATE_TASK,
+            "description": "Writes or replaces the document of one task.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "id": text, "title": text, "type": agent, "dependencies": ids,
+                    "acceptance_criteria": {"type": "array", "items": text},
+                    "description": text, "context": text, "instructions": text
+                },
+                "required": ["id", "title", "instructions"],
+                "additionalProperties": false
+            }
+        },
+        {
+            "name": SET_DAG,
+            "description": "Sets the whole graph and ends the interview. All faults of a refused graph are named.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "nodes": {
+                        "type": "array",
+                        "items": {
+                            "type": "object",
+                            "properties": {
+                                "id": text, "type": {"enum": ["task", "refinery"]}, "agentType": agent, "dependencies": ids
+                            },
+                            "required": ["id"],
+                            "additionalProperties": false
+                        }
+                    }
+                },
+                "required": ["nodes"],
+                "additionalProperties": false
+            }
+        }
+    ])
+}
