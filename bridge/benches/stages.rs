@@ -194,6 +194,7 @@ impl Bench {
 
 fn validated(body: &Value, config: &dispatch::Config) -> DispatchRequest {
     let limits = Limits {
+        is_step: false,
         config,
         mcp_servers: &BTreeSet::new(),
         external: &|name| Err(format!("unknown service {name:?}")),

@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 68] = [
+const ROUTES: [(&str, &str, &str); 84] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -59,6 +59,26 @@ const ROUTES: [(&str, &str, &str); 68] = [
     ("POST", "/session/start", SIGNALS),
     // Each record is signed.
     ("POST", "/emit", PUBLIC),
+    ("POST", "/api/v1/runs", DISPATCH),
+    ("GET", "/api/v1/runs", READ),
+    ("GET", "/api/v1/runs/{runId}", READ),
+    ("GET", "/api/v1/runs/{runId}/stream", READ),
+    ("GET", "/api/v1/runs/{runId}/events", READ),
+    ("POST", "/api/v1/runs/{runId}/pause", DISPATCH),
+    ("POST", "/api/v1/runs/{runId}/resume", DISPATCH),
+    ("POST", "/api/v1/runs/{runId}/cancel", DISPATCH),
+    ("POST", "/api/v1/runs/{runId}/plan/approve", DISPATCH),
+    ("POST", "/api/v1/runs/{runId}/plan/reopen", DISPATCH),
+    ("GET", "/api/v1/runs/{runId}/tasks", READ),
+    ("GET", "/api/v1/runs/{runId}/tasks/{taskId}", READ),
+    (
+        "POST",
+        "/api/v1/runs/{runId}/tasks/{taskId}/retry",
+        DISPATCH,
+    ),
+    ("GET", "/api/v1/runs/{runId}/artifacts/{path}", READ),
+    ("GET", "/api/v1/runs/{runId}/verify", READ),
+    ("POST", "/api/v1/captain/message", DISPATCH),
     ("GET", "/metrics", READ),
     ("GET", "/api/health", PUBLIC),
     ("GET", "/api/health/live", PUBLIC),

@@ -79,6 +79,7 @@ mod reload;
 mod repair;
 mod retention;
 mod routing;
+mod runs;
 mod secrets;
 mod shutdown;
 mod signal_claude;

@@ -25,7 +25,7 @@ const PAGES: [&str; 8] = [
 fn routes() -> BTreeSet<(String, String)> {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/server/src");
     let mut routes = BTreeSet::new();
-    let files = [sources.clone(), sources.join("agent")]
+    let files = [sources.clone(), sources.join("agent"), sources.join("runs")]
         .into_iter()
         .flat_map(|folder| fs::read_dir(folder).unwrap())
         .map(|entry| entry.unwrap().path())

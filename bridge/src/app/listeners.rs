@@ -26,6 +26,7 @@ impl Bridge {
             deliverer: self.deliverer.clone(),
             registry: self.registry.clone(),
             external: self.external.clone(),
+            runs: self.runs.clone(),
             signals: SignalReceivers {
                 agent: self.agent.clone(),
                 state: agent_state,

@@ -11,6 +11,7 @@ pub mod receiver;
 mod relay;
 mod reload;
 mod reseal;
+mod runs;
 pub mod secrets;
 mod signals;
 mod sweep;
@@ -50,6 +51,7 @@ use forge_net as net;
 use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
 use forge_process::{Children, Swept};
+use forge_runs::Runs;
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
 use forge_server::{AgentState, Phase};
@@ -96,6 +98,7 @@ pub struct Bridge {
     agent: Agent,
     engine: Engine,
     refusals: Refusals,
+    runs: Runs,
     pub signer: Signer,
     /// Configuration in force; a reload changes parts of it.
     config: Config,
@@ -157,13 +160,21 @@ impl Bridge {
         let finisher = Finisher {
             store: Arc::clone(&store).into(),
             clock,
-            config: Arc::new(config.dispatch.clone()),
+            config: Arc::new(dispatch::Config {
+                checkouts: Some(runs::folder(&config)),
+                ..config.dispatch.clone()
+            }),
             retention: kept.clone(),
             meters: Arc::default(),
             spans: spans.clone(),
             signals: agent.clone(),
         };
         settle_interrupted(&finisher).await?;
+        let remotes = runs::remotes(&config, &guard)?;
+        let git = runs::find_git(&config, remotes, &children, store.store_id(), &tracker).await;
+        if let Err(reason) = &git {
+            tracing::warn!("runs are not available: {reason}");
+        }
 
         let launcher = users::launcher(
             users.default.as_ref(),
@@ -219,6 +230,16 @@ impl Bridge {
             tracker: tracker.clone(),
         });
 
+        let starting = CancellationToken::new();
+        let parts = runs::Parts {
+            store: Arc::<dyn Store>::clone(&store),
+            dispatcher: dispatcher.clone(),
+            retention: kept.clone(),
+            git,
+            tracker: tracker.clone(),
+            shutdown: starting.clone(),
+        };
+        let runs = runs::open(&config, parts);
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             format!(
                 "cannot listen on {} (set by `listen`, BRIDGE_LISTEN)",
@@ -237,6 +258,7 @@ impl Bridge {
             agent,
             engine,
             refusals,
+            runs,
             signer,
             dispatcher,
             deliverer,
@@ -244,7 +266,7 @@ impl Bridge {
             instance_id,
             announced: watch::Sender::new(auth.announced()),
             phase: watch::Sender::new(Phase::Starting),
-            starting: CancellationToken::new(),
+            starting,
             closing: CancellationToken::new(),
             ending: CancellationToken::new(),
             last: CancellationToken::new(),
@@ -357,6 +379,9 @@ impl Bridge {
         tracker.spawn(resealer.run(ending.clone()));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
+        if let Err(error) = self.runs.recover().await {
+            tracing::error!("runs of an earlier bridge do not go on: {error}");
+        }
     }
 
     /// Registers this bridge at the gateway registry until it drains.

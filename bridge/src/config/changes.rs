@@ -46,6 +46,9 @@ fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
             }
         }
     }
+    for (prefix, header) in &config.runs.authorization {
+        secrets.insert(format!("runs.authorization.{prefix}"), header);
+    }
     for (name, service) in &config.external.services {
         for (variable, secret) in &service.env {
             secrets.insert(format!("external.services.{name}.env.{variable}"), secret);

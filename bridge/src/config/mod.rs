@@ -30,6 +30,7 @@ use forge_external as external;
 use forge_net as net;
 use forge_plugin_host as plugin;
 use forge_process as process;
+use forge_runs as runs;
 use forge_server::{self as http, auth, metrics, tls};
 use forge_signals as signals;
 use forge_store as store;
@@ -63,6 +64,7 @@ pub struct Config {
     pub mcp: mcp::Config,
     pub external: external::Config,
     pub signals: signals::config::Config,
+    pub runs: runs::Config,
     pub callback: delivery::Config,
     pub net: net::Config,
     pub process: process::Config,
@@ -91,6 +93,7 @@ impl Default for Config {
             mcp: mcp::Config::default(),
             external: external::Config::default(),
             signals: signals::config::Config::default(),
+            runs: runs::Config::default(),
             callback: delivery::Config::default(),
             net: net::Config::default(),
             process: process::Config::default(),

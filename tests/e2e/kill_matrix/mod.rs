@@ -38,10 +38,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     let rounds = std::env::var("FORGE_KILL_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
     let only = std::env::var("FORGE_KILL_POINT").unwrap_or_default();
-    // No load of dispatches passes the points of imports and signals.
-    let of_bridge = POINTS
-        .iter()
-        .filter(|point| !import::is_of_import(point) && !signals::is_of_signals(point));
+    // No load of dispatches passes the points of imports, signals and runs.
+    let is_of_others = |point: &str| {
+        import::is_of_import(point) || signals::is_of_signals(point) || point.starts_with("run.")
+    };
+    let of_bridge = POINTS.iter().filter(|point| !is_of_others(point));
     let chosen = of_bridge.filter(|point| point.starts_with(&only));
     let cells: VecDeque<Cell> = (0..rounds)
         .flat_map(|round| chosen.clone().flat_map(move |point| Cell::of(point, round)))

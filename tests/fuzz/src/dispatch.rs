@@ -57,6 +57,7 @@ fn refused(error: &BodyError, is_json: bool) {
 
 fn check(bridge: &Bridge, body: &Value) {
     let limits = Limits {
+        is_step: false,
         config: &bridge.config,
         mcp_servers: &bridge.mcp_servers,
         external: &|name| Err(format!("unknown service {name:?}")),

@@ -4,10 +4,14 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde_json::json;
+use serde_json::value::RawValue;
 
 use super::error::Failure;
 use forge_base::event::{Cursor, Event};
+use forge_base::time;
+use forge_runs::event::is_core;
 
 const DATA: &[u8] = b"data: ";
 const UNAUTHORIZED: &str = "unauthorized";
@@ -21,7 +25,110 @@ pub(super) enum Framing {
     Ndjson,
 }
 
+/// Framing of a stream, and the form of its events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dialect {
+    Dispatch(Framing),
+    /// Events of a run in the form of its public design.
+    Run {
+        framing: Framing,
+        /// Leaves out the types that the design does not name.
+        core_only: bool,
+    },
+}
+
+impl Dialect {
+    fn framing(self) -> Framing {
+        match self {
+            Dialect::Dispatch(framing) | Dialect::Run { framing, .. } => framing,
+        }
+    }
+
+    pub(super) fn content_type(self) -> &'static str {
+        self.framing().content_type()
+    }
+
+    pub(super) fn events(self, events: &[Arc<Event>]) -> Bytes {
+        match self {
+            Dialect::Dispatch(framing) => framing.events(events),
+            Dialect::Run { framing, core_only } => {
+                let shown = events
+                    .iter()
+                    .filter(|event| !core_only || is_core(&event.kind));
+                let frames = shown.map(|event| framing.frame_of_run(event));
+                frames.collect::<Vec<_>>().concat().into()
+            }
+        }
+    }
+
+    pub(super) fn heartbeat(self, scanned: &Cursor) -> Bytes {
+        match self {
+            Dialect::Run {
+                framing: Framing::Ndjson,
+                ..
+            } => Bytes::from_static(b": keepalive\n"),
+            Dialect::Run { framing, .. } | Dialect::Dispatch(framing) => framing.heartbeat(scanned),
+        }
+    }
+
+    pub(super) fn refusal(self, failure: &Failure) -> Bytes {
+        self.framing().refusal(failure)
+    }
+}
+
+/// Event of a run: envelope of its public design.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RunEvent<'a> {
+    event_id: &'a Cursor,
+    seq: u64,
+    timestamp: String,
+    #[serde(rename = "type")]
+    kind: &'a str,
+    run_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempt_id: Option<String>,
+    data: &'a RawValue,
+}
+
+/// Event in the form of the public design of runs.
+pub(super) fn run_event(event: &Event) -> RunEvent<'_> {
+    RunEvent {
+        event_id: &event.id,
+        seq: event.seq,
+        timestamp: time::format(event.timestamp),
+        kind: &event.kind,
+        run_id: &event.run_id,
+        task_id: &event.task_id,
+        attempt_id: (event.attempt > 0).then(|| event.attempt.to_string()),
+        data: event.data.as_deref().unwrap_or(empty()),
+    }
+}
+
+/// An object without members.
+fn empty() -> &'static RawValue {
+    serde_json::from_str("{}").expect("it is JSON")
+}
+
 impl Framing {
+    fn frame_of_run(self, event: &Event) -> Vec<u8> {
+        let mut out = Vec::with_capacity(256 + event.data_bytes());
+        if self == Framing::Sse {
+            write_field(&mut out, "id", &event.id.to_string());
+            write_field(&mut out, "event", &event.kind);
+            out.extend_from_slice(DATA);
+        }
+        write_json(&mut out, &run_event(event));
+        out.extend_from_slice(if self == Framing::Sse {
+            &b"\n\n"[..]
+        } else {
+            b"\n"
+        });
+        out
+    }
+
     pub(super) fn content_type(self) -> &'static str {
         match self {
             Framing::Sse => "text/event-stream; charset=utf-8",
@@ -92,7 +199,7 @@ fn write_field(out: &mut Vec<u8>, name: &str, value: &str) {
 
 /// Writes an event as one line of JSON. Adapter data is kept verbatim, except that raw line breaks become spaces:
 /// JSON allows them only between tokens, where a space means the same.
-fn write_json(out: &mut Vec<u8>, event: &Event) {
+fn write_json(out: &mut Vec<u8>, event: &impl Serialize) {
     let begin = out.len();
     serde_json::to_writer(&mut *out, event).expect("an event has only text keys");
     for byte in &mut out[begin..] {

@@ -12,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 use super::auth::StreamAccess;
 use super::event_fanout::{EventFanout, Pending, Subscriber};
 use forge_base::event::{Cursor, Event, kind};
-use forge_base::id::DispatchId;
+use forge_base::id::{DispatchId, RunId};
+use forge_runs::event::RUN_COMPLETED;
 use forge_store::record::{DeliveryState, DispatchRecord, DispatchState, EventFilter, EventPage};
 use forge_store::{self as store, Store};
 
@@ -36,6 +37,8 @@ pub(super) enum Until {
     Finished(DispatchId),
     /// Callback of this dispatch delivered or given up.
     Delivered(DispatchId),
+    /// Last event of this run.
+    RunEnded(RunId),
 }
 
 #[derive(Debug)]
@@ -164,6 +167,12 @@ impl Follow {
             Until::Forever => return Ok(false),
             Until::Finished(id) => (id, false),
             Until::Delivered(id) => (id, true),
+            Until::RunEnded(id) => {
+                let run = self.store.run(id).await?;
+                return Ok(run.is_none_or(|run| {
+                    run.status.is_ended() && self.position >= run.last_position
+                }));
+            }
         };
         let Some(dispatch) = self.store.dispatch(id).await? else {
             return Ok(true);
@@ -290,6 +299,7 @@ impl Follow {
             Until::Delivered(_) => {
                 event.kind == kind::CALLBACK_DELIVERED || event.kind == kind::CALLBACK_DEAD
             }
+            Until::RunEnded(_) => event.kind == RUN_COMPLETED,
         }
     }
 

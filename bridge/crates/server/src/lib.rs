@@ -35,6 +35,7 @@ mod management_target;
 mod query;
 mod record;
 mod request_span;
+mod runs;
 mod signal_body;
 mod signals;
 mod stream_ticket;
@@ -62,6 +63,7 @@ use forge_dispatch::Dispatcher;
 use forge_external::External;
 use forge_plugin_host::Registry;
 use forge_process::Children;
+use forge_runs::Runs;
 use forge_signals::agent::Agent;
 use forge_signals::engine::Engine;
 use forge_signals::refusal::Refusals;
@@ -179,6 +181,7 @@ pub struct Components {
     pub deliverer: Deliverer,
     pub registry: Registry,
     pub external: External,
+    pub runs: Runs,
     pub signals: SignalReceivers,
     pub auth: Auth,
     pub config: Arc<Config>,
@@ -238,6 +241,7 @@ pub fn router(state: Components) -> Router {
         .route("/metrics", get(metrics::show))
         .merge(agent::on_main())
         .merge(management::routes())
+        .merge(runs::routes())
         .merge(console::routes())
         .fallback(request_span::unknown_route)
         .method_not_allowed_fallback(request_span::wrong_method);
@@ -315,6 +319,7 @@ part! {
     Deliverer = state.deliverer;
     Registry = state.registry;
     External = state.external;
+    Runs = state.runs;
     SignalReceivers = state.signals;
     Agent = state.signals.agent;
     Engine = state.signals.engine;

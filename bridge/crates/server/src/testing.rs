@@ -41,6 +41,7 @@ use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Registry, Trust};
 use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{self as process, Children};
+use forge_runs::Runs;
 use forge_signals::agent::{self as signals, Agent};
 use forge_signals::engine::{self, Engine};
 use forge_signals::refusal::Refusals;
@@ -147,7 +148,17 @@ impl Edge {
             client: net::Client::new(&net::Config::default(), Guard::new(&[]).unwrap()).unwrap(),
             mcp: no_servers(client(), &tracker),
             external: external.clone(),
+            tracker: tracker.clone(),
+        });
+        let runs = Runs::new(forge_runs::Setup {
+            config: forge_runs::Config::default(),
+            store: Arc::clone(&store),
+            dispatcher: dispatcher.clone(),
+            clock: Clock::System,
+            retention: RETENTION.into(),
+            git: Err("tests of the interface have no git".to_owned()),
             tracker,
+            shutdown: CancellationToken::new(),
         });
         let router = router(Components {
             store: Arc::clone(&store),
@@ -155,6 +166,7 @@ impl Edge {
             deliverer,
             registry,
             external,
+            runs,
             signals,
             auth: Auth::new(auth).unwrap(),
             config: Arc::new(config),

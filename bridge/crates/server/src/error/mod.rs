@@ -24,6 +24,9 @@ pub enum Code {
     Forbidden,
     NotFound,
     NotSupported,
+    RunNotFound,
+    TaskNotFound,
+    ArtifactNotFound,
     MethodNotAllowed,
     RequestTimeout,
     Conflict,
@@ -42,6 +45,7 @@ pub enum Code {
     StoreUnavailable,
     ServiceUnavailable,
     ServiceTimeout,
+    RunsUnavailable,
     Draining,
 }
 
@@ -53,6 +57,9 @@ impl Code {
             Code::Forbidden => (StatusCode::FORBIDDEN, "FORBIDDEN"),
             Code::NotFound => (StatusCode::NOT_FOUND, "NOT_FOUND"),
             Code::NotSupported => (StatusCode::NOT_FOUND, "NOT_SUPPORTED"),
+            Code::RunNotFound => (StatusCode::NOT_FOUND, "RUN_NOT_FOUND"),
+            Code::TaskNotFound => (StatusCode::NOT_FOUND, "TASK_NOT_FOUND"),
+            Code::ArtifactNotFound => (StatusCode::NOT_FOUND, "ARTIFACT_NOT_FOUND"),
             Code::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
             Code::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             Code::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
@@ -80,6 +87,7 @@ impl Code {
                 StatusCode::GATEWAY_TIMEOUT,
                 "FORGE_EXTERNAL_RUNTIME_TIMEOUT",
             ),
+            Code::RunsUnavailable => (StatusCode::SERVICE_UNAVAILABLE, "RUNS_UNAVAILABLE"),
             Code::Draining => (StatusCode::SERVICE_UNAVAILABLE, "DRAINING"),
         }
     }
@@ -95,15 +103,20 @@ impl Code {
     /// Default of the header `Retry-After`; `None`: no header.
     fn retry_after(self) -> Option<Duration> {
         match self {
-            Code::RateLimited | Code::QueueFull | Code::AdapterUnavailable | Code::Draining => {
-                Some(Duration::from_secs(5))
-            }
+            Code::RateLimited
+            | Code::QueueFull
+            | Code::AdapterUnavailable
+            | Code::RunsUnavailable
+            | Code::Draining => Some(Duration::from_secs(5)),
             Code::StoreUnavailable | Code::ServiceUnavailable => Some(Duration::from_secs(1)),
             Code::InvalidRequest
             | Code::Unauthorized
             | Code::Forbidden
             | Code::NotFound
             | Code::NotSupported
+            | Code::RunNotFound
+            | Code::TaskNotFound
+            | Code::ArtifactNotFound
             | Code::MethodNotAllowed
             | Code::RequestTimeout
             | Code::Conflict

@@ -17,7 +17,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::auth::Watcher;
-use super::encode::Framing;
+use super::encode::{Dialect, Framing};
 use super::error::{Code, Failure};
 use super::event_fanout::EventFanout;
 use super::follow::{Follow, HEARTBEAT, Step, Until};
@@ -83,13 +83,13 @@ pub(super) async fn of_all(
 }
 
 /// Start position requested by a reader.
-enum Place {
+pub(super) enum Place {
     Earliest,
     Live,
     After(String),
 }
 
-fn place(headers: &HeaderMap, query: &mut Query) -> Option<Place> {
+pub(super) fn place(headers: &HeaderMap, query: &mut Query) -> Option<Place> {
     let header = headers
         .get("last-event-id")
         .map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -203,7 +203,11 @@ where
 }
 
 impl Log {
-    fn position(&self, place: Place) -> Result<u64, Failure> {
+    pub(super) fn fanout(&self) -> &EventFanout {
+        &self.fanout
+    }
+
+    pub(super) fn position(&self, place: Place) -> Result<u64, Failure> {
         let bounds = self.store.log_bounds();
         match place {
             Place::Live => Ok(bounds.issued),
@@ -250,12 +254,18 @@ impl Log {
                 return Ok(Json(page).into_response());
             }
         };
+        self.stream(follow, Dialect::Dispatch(framing))
+    }
+
+    /// Stream of events to the end of `follow`.
+    pub(super) fn stream(&self, follow: Follow, dialect: Dialect) -> Result<Response, Failure> {
         let seat = self.stream_limit.take()?;
         let headers = [
-            (header::CONTENT_TYPE.as_str(), framing.content_type()),
+            (header::CONTENT_TYPE.as_str(), dialect.content_type()),
+            (header::CACHE_CONTROL.as_str(), "no-cache"),
             ("x-accel-buffering", "no"),
         ];
-        Ok((headers, Body::from_stream(chunks(follow, framing, seat))).into_response())
+        Ok((headers, Body::from_stream(chunks(follow, dialect, seat))).into_response())
     }
 }
 
@@ -263,7 +273,7 @@ impl Log {
 /// is checked with each heartbeat, as often in a busy stream, and when the tokens were replaced.
 fn chunks(
     follow: Follow,
-    framing: Framing,
+    dialect: Dialect,
     seat: OwnedSemaphorePermit,
 ) -> impl stream::Stream<Item = Result<Bytes, Broken>> + Send + 'static {
     let checked = Instant::now();
@@ -274,13 +284,13 @@ fn chunks(
         let idle = matches!(step, Ok(Step::Idle(_)));
         if idle || follow.access.is_outdated() || now >= checked + HEARTBEAT {
             if let Err(refused) = follow.access.check() {
-                return Some((Ok(framing.refusal(&refused)), None));
+                return Some((Ok(dialect.refusal(&refused)), None));
             }
             checked = now;
         }
         let chunk = match step {
-            Ok(Step::Events(events)) => framing.events(&events),
-            Ok(Step::Idle(scanned)) => framing.heartbeat(&scanned),
+            Ok(Step::Events(events)) => dialect.events(&events),
+            Ok(Step::Idle(scanned)) => dialect.heartbeat(&scanned),
             Ok(Step::End) => return None,
             Err(error) => {
                 tracing::warn!("an event stream was cut off: {error}");

@@ -1,0 +1,305 @@
+//! Runs: create, read, command. The event stream is in `stream.rs`.
+
+mod artifacts;
+pub(super) mod stream;
+mod view;
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+
+use super::Shared;
+use super::auth::{Reader, Sender, Submitter};
+use super::body::Body;
+use super::dispatch::submit_headers;
+use super::error::{Code, Failure, problem};
+use super::query::{NoQuery, Query, page_cursor};
+use forge_base::id::RunId;
+use forge_base::time;
+use forge_runs::command::{Command, NotNow, status_name};
+use forge_runs::state::State as RunState;
+use forge_runs::{Error, Runs};
+use forge_store::Store;
+use forge_store::record::{RunFilter, RunRecord, RunStatus};
+
+const MAX_LISTED: u64 = 200;
+const MAX_MESSAGE: usize = 256 * 1024;
+
+const STATUSES: [RunStatus; 7] = [
+    RunStatus::Planning,
+    RunStatus::PlanReview,
+    RunStatus::Executing,
+    RunStatus::Paused,
+    RunStatus::Completed,
+    RunStatus::Failed,
+    RunStatus::Cancelled,
+];
+
+/// Routes of runs.
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/api/v1/runs", post(create).get(list))
+        .route("/api/v1/runs/{runId}", get(show))
+        .route("/api/v1/runs/{runId}/stream", get(stream::stream))
+        .route("/api/v1/runs/{runId}/events", get(stream::page))
+        .route("/api/v1/runs/{runId}/pause", post(pause))
+        .route("/api/v1/runs/{runId}/resume", post(resume))
+        .route("/api/v1/runs/{runId}/cancel", post(cancel))
+        .route("/api/v1/runs/{runId}/plan/approve", post(approve))
+        .route("/api/v1/runs/{runId}/plan/reopen", post(reopen))
+        .route("/api/v1/runs/{runId}/tasks", get(tasks))
+        .route("/api/v1/runs/{runId}/tasks/{taskId}", get(task))
+        .route("/api/v1/runs/{runId}/tasks/{taskId}/retry", post(retry))
+        .route(
+            "/api/v1/runs/{runId}/artifacts/{*path}",
+            get(artifacts::show),
+        )
+        .route("/api/v1/runs/{runId}/verify", get(verify))
+        .route("/api/v1/captain/message", post(message))
+}
+
+async fn create(
+    caller: Submitter,
+    _: NoQuery,
+    State(runs): State<Runs>,
+    headers: HeaderMap,
+    Body { tree, .. }: Body,
+) -> Result<Response, Failure> {
+    let key = submit_headers(&headers)?.idempotency_key;
+    if key
+        .as_deref()
+        .is_some_and(|key| !(1..=256).contains(&key.len()))
+    {
+        return Err(Failure::field(
+            "Idempotency-Key",
+            "must have 1 to 256 bytes",
+        ));
+    }
+    if let Some(over) = caller.over {
+        return Err(over);
+    }
+    let run = runs.create(&tree, key).await?;
+    let body = json!({ "runId": run.id, "status": status_name(run.status) });
+    Ok((StatusCode::CREATED, Json(body)).into_response())
+}
+
+async fn list(
+    _: Reader,
+    State(store): State<Arc<dyn Store>>,
+    mut query: Query,
+) -> Result<Json<Value>, Failure> {
+    let choices = STATUSES.map(|status| (status_name(status), status));
+    let filter = RunFilter {
+        status: query.choice("status", &choices),
+        before: query.page(),
+        limit: query.number("limit", 1..=MAX_LISTED).unwrap_or(50) as usize,
+    };
+    query.finish()?;
+    let page = store.runs(filter).await?;
+    let runs: Vec<_> = page.items.iter().map(view::brief).collect();
+    Ok(Json(
+        json!({ "runs": runs, "nextCursor": page_cursor(page.next) }),
+    ))
+}
+
+async fn show(
+    _: Reader,
+    _: NoQuery,
+    State(store): State<Arc<dyn Store>>,
+    Path(id): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    let (run, state) = find(store.as_ref(), &id).await?;
+    let tag = format!("\"{}:{}\"", run.id, run.seq);
+    let tagged = [
+        (header::ETAG, tag.clone()),
+        (header::CACHE_CONTROL, "no-cache".to_owned()),
+    ];
+    let known = headers
+        .get(header::IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok());
+    let mut known = known.into_iter().flat_map(|list| list.split(','));
+    if known.any(|one| one.trim().trim_start_matches("W/") == tag) {
+        return Ok((StatusCode::NOT_MODIFIED, tagged).into_response());
+    }
+    let artifacts = store.run_artifacts(run.id).await?;
+    let cursor = store.log().cursor(run.last_position);
+    Ok((tagged, Json(view::whole(&run, &state, &artifacts, &cursor))).into_response())
+}
+
+async fn tasks(
+    _: Reader,
+    _: NoQuery,
+    State(store): State<Arc<dyn Store>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    let (_, state) = find(store.as_ref(), &id).await?;
+    let tasks = state
+        .nodes()
+        .iter()
+        .filter_map(|node| view::task(&state, &node.id));
+    Ok(Json(tasks.collect()))
+}
+
+async fn task(
+    _: Reader,
+    _: NoQuery,
+    State(store): State<Arc<dyn Store>>,
+    Path((id, task)): Path<(String, String)>,
+) -> Result<Json<Value>, Failure> {
+    let (run, state) = find(store.as_ref(), &id).await?;
+    let found = view::task(&state, &task).ok_or_else(|| no_task(&task))?;
+    let known = &state.tasks[&task];
+    let mut found = found;
+    let artifacts = store.run_artifacts(run.id).await?;
+    let document = format!("tasks/{task}.md");
+    let own = format!("{task}/");
+    let paths = artifacts.iter().map(|artifact| &artifact.path);
+    let paths = paths.filter(|path| **path == document || path.starts_with(&own));
+    found["artifacts"] = json!(paths.collect::<Vec<_>>());
+    if let Some(path) = &known.walkthrough {
+        let content = store.run_artifact(run.id, path).await?;
+        found["walkthrough"] =
+            json!(content.map(|one| String::from_utf8_lossy(&one.bytes).into_owned()));
+    }
+    Ok(Json(found))
+}
+
+async fn pause(_: Sender, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
+    command(&runs, &id, Command::Pause).await
+}
+
+async fn resume(_: Sender, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
+    command(&runs, &id, Command::Resume).await
+}
+
+async fn cancel(_: Sender, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
+    command(&runs, &id, Command::Cancel).await
+}
+
+async fn approve(
+    _: Sender,
+    _: NoQuery,
+    State(runs): State<Runs>,
+    Path(id): Path<String>,
+) -> Answer {
+    command(&runs, &id, Command::ApprovePlan).await
+}
+
+async fn reopen(_: Sender, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
+    command(&runs, &id, Command::ReopenPlan).await
+}
+
+async fn retry(
+    _: Sender,
+    _: NoQuery,
+    State(runs): State<Runs>,
+    Path((id, task)): Path<(String, String)>,
+) -> Answer {
+    command(&runs, &id, Command::Retry(task)).await
+}
+
+type Answer = Result<Json<Value>, Failure>;
+
+async fn command(runs: &Runs, id: &str, command: Command) -> Answer {
+    let id = parse(id).ok_or_else(|| unknown(id))?;
+    let status = runs.command(id, command).await?;
+    Ok(Json(json!({ "status": status_name(status) })))
+}
+
+async fn message(
+    _: Sender,
+    _: NoQuery,
+    State(runs): State<Runs>,
+    Body { tree, .. }: Body,
+) -> Result<Response, Failure> {
+    let text = |name: &'static str| match &tree[name] {
+        Value::String(text) if !text.trim().is_empty() && text.len() <= MAX_MESSAGE => {
+            Ok(text.clone())
+        }
+        Value::Null => Err(problem(name, "is required")),
+        _ => Err(problem(
+            name,
+            format!("must be a text of 1 to {MAX_MESSAGE} bytes"),
+        )),
+    };
+    let (id, content) = match (text("runId"), text("message")) {
+        (Ok(id), Ok(content)) => (id, content),
+        (id, content) => {
+            let problems = [id.err(), content.err()];
+            return Err(Failure::fields(problems.into_iter().flatten().collect()));
+        }
+    };
+    let run = parse(&id).ok_or_else(|| unknown(&id))?;
+    runs.command(run, Command::Message(content)).await?;
+    let body = json!({ "acknowledged": true });
+    Ok((StatusCode::ACCEPTED, Json(body)).into_response())
+}
+
+async fn verify(_: Reader, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
+    let run = parse(&id).ok_or_else(|| unknown(&id))?;
+    Ok(Json(json!(runs.verify(run).await?)))
+}
+
+fn parse(id: &str) -> Option<RunId> {
+    id.parse().ok()
+}
+
+/// The run of a path, with its state.
+async fn find(store: &dyn Store, id: &str) -> Result<(RunRecord, RunState), Failure> {
+    let run = match parse(id) {
+        Some(run) => store.run(run).await?,
+        None => None,
+    };
+    let run = run.ok_or_else(|| unknown(id))?;
+    let state = RunState::stored(&run)?;
+    Ok((run, state))
+}
+
+fn unknown(id: &str) -> Failure {
+    let message = format!("there is no run {id:?}, or its retention is over");
+    Failure::new(Code::RunNotFound, message)
+}
+
+fn no_task(id: &str) -> Failure {
+    Failure::new(Code::TaskNotFound, format!("the run has no task {id:?}"))
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::NotFound(id) => unknown(&id.to_string()),
+            Error::Invalid(fields) => {
+                let fields = fields
+                    .into_iter()
+                    .map(|field| problem(&field.field, field.message));
+                Failure::fields(fields.collect())
+            }
+            Error::Conflict(id) => {
+                let message = "this key was already used for a run with another body";
+                Failure::new(Code::Conflict, message).with_details(json!({ "runId": id }))
+            }
+            Error::NotNow(NotNow::NoTask(id)) => no_task(&id),
+            Error::NotNow(NotNow::InvalidState { message, details }) => {
+                Failure::new(Code::InvalidState, message).with_details(details)
+            }
+            Error::Unavailable(message) => Failure::new(Code::RunsUnavailable, message),
+            Error::Stopping => Failure::new(
+                Code::Draining,
+                "the bridge stops; send it again to the next one",
+            ),
+            Error::Store(error) => error.into(),
+        }
+    }
+}
+
+/// Time on the wire, or `null`.
+fn moment(at: Option<jiff::Timestamp>) -> Value {
+    json!(at.map(time::format))
+}

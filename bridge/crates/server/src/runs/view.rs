@@ -1,0 +1,129 @@
+//! Runs and tasks as answers.
+
+use serde_json::{Map, Value, json};
+
+use super::moment;
+use forge_base::event::Cursor;
+use forge_base::time;
+use forge_runs::command::status_name;
+use forge_runs::event::TaskStatus;
+use forge_runs::request::RunRequest;
+use forge_runs::state::State;
+use forge_store::record::{RunArtifactInfo, RunRecord, RunStatus};
+
+/// A run in a list.
+pub(super) fn brief(run: &RunRecord) -> Value {
+    let request: Option<RunRequest> = serde_json::from_str(run.request.get()).ok();
+    json!({
+        "runId": run.id,
+        "status": status_name(run.status),
+        "repoUrl": request.as_ref().map(|request| &request.repo_url),
+        "model": request.as_ref().map(|request| &request.model),
+        "createdAt": time::format(run.created_at),
+        "completedAt": moment(run.ended_at),
+        "lastEventSeq": run.seq,
+    })
+}
+
+/// A run with its tasks, its graph and the list of its artifacts.
+pub(super) fn whole(
+    run: &RunRecord,
+    state: &State,
+    artifacts: &[RunArtifactInfo],
+    last: &Cursor,
+) -> Value {
+    let mut view = brief(run);
+    let count = |of: &[TaskStatus]| {
+        state
+            .tasks
+            .values()
+            .filter(|task| of.contains(&task.status))
+            .count()
+    };
+    let merged = count(&[TaskStatus::Merged]);
+    let nodes = state.nodes().iter().map(|node| {
+        let task = state.tasks.get(&node.id);
+        json!({
+            "id": node.id,
+            "type": if node.is_refinery() { "refinery" } else { "task" },
+            "agentType": node.agent_type,
+            "dependencies": node.dependencies,
+            "status": task.map_or(TaskStatus::Pending, |task| task.status),
+        })
+    });
+    let tasks = state
+        .tasks
+        .keys()
+        .filter_map(|id| Some((id.clone(), task(state, id)?)));
+    let listed = artifacts.iter().map(|one| {
+        let info = json!({ "type": one.kind, "size": one.size, "updatedAt": time::format(one.updated_at) });
+        (one.path.clone(), info)
+    });
+    let more = json!({
+        "currentPhase": phase(run.status),
+        "startedAt": moment(state.started_at),
+        "error": state.end.as_ref().and_then(|end| end.error.as_ref()),
+        "ref": state.repository.as_ref().map(|attached| &attached.reference),
+        "commit": state.repository.as_ref().map(|attached| &attached.commit),
+        "target": format!("forge/integration/{}", run.id),
+        "totalTasks": state.tasks.len(),
+        "completedTasks": merged + count(&[TaskStatus::Done, TaskStatus::MergeReady]),
+        "mergedTasks": merged,
+        "failedTasks": state.tasks.values().filter(|task| task.is_exhausted).count(),
+        "runningTasks": count(&[TaskStatus::Running]),
+        "activeCRs": [],
+        "lastEventId": last,
+        "tokens": state.tokens,
+        "costUsd": state.cost_usd(),
+        "traceId": run.trace_id,
+        "tasks": tasks.collect::<Map<_, _>>(),
+        "dag": { "version": 1, "runId": run.id, "nodes": nodes.collect::<Vec<_>>() },
+        "artifacts": listed.collect::<Map<_, _>>(),
+    });
+    if let (Value::Object(view), Value::Object(more)) = (&mut view, more) {
+        view.extend(more);
+    }
+    view
+}
+
+fn phase(status: RunStatus) -> &'static str {
+    match status {
+        RunStatus::Planning => "captain_interview",
+        RunStatus::PlanReview => "plan_review",
+        RunStatus::Executing => "execution",
+        RunStatus::Paused => "paused",
+        RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled => "completed",
+    }
+}
+
+/// A task of a run.
+pub(super) fn task(state: &State, id: &str) -> Option<Value> {
+    let task = state.tasks.get(id)?;
+    let node = state.nodes().iter().find(|node| node.id == id)?;
+    let mut view = json!({
+        "taskId": id,
+        "title": task.title,
+        "type": task.agent_type,
+        "status": task.status,
+        "dependencies": node.dependencies,
+    });
+    let more = [
+        ("branch", json!(task.branch)),
+        (
+            "attemptId",
+            json!((task.attempt > 0).then(|| task.attempt.to_string())),
+        ),
+        ("agentId", json!(task.agent_id)),
+        ("sandboxId", json!(task.sandbox_id)),
+        ("startedAt", moment(task.started_at)),
+        ("completedAt", moment(task.completed_at)),
+        ("commit", json!(task.commit)),
+        ("error", json!(task.error)),
+    ];
+    for (name, value) in more {
+        if !value.is_null() {
+            view[name] = value;
+        }
+    }
+    Some(view)
+}
