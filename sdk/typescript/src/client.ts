@@ -1,5 +1,6 @@
 import { BridgeError } from "./errors.js";
 import { Management } from "./management.js";
+import { type BridgeOptions, type Query, ask, body, query, send } from "./request.js";
 import { type EventFilter, type StreamOptions, resume } from "./stream.js";
 import type {
   Accepted,
@@ -25,14 +26,6 @@ import type {
   SignalSessionFilter,
   SignalTotals,
 } from "./wire.js";
-
-export interface BridgeOptions {
-  /** Base URL of the bridge, such as `http://127.0.0.1:7420`; empty for the page's own origin. */
-  baseUrl: string;
-  /** Bearer token, or a function that returns it for each request. */
-  token?: string | (() => string | undefined);
-  fetch?: typeof globalThis.fetch;
-}
 
 export interface DispatchFilter {
   status?: "accepted" | "queued" | "running" | "finished" | "ok" | "error";
@@ -62,8 +55,6 @@ export interface ReplayFilter {
   dryRun?: boolean;
 }
 
-type Query = Record<string, string | number | boolean | undefined>;
-
 /** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}. */
 export class Bridge {
   readonly #options: BridgeOptions;
@@ -74,9 +65,7 @@ export class Bridge {
 
   /** Posts a dispatch. The same task id (or idempotency key) with the same body is answered from the record. */
   dispatch(request: DispatchRequest, options: { idempotencyKey?: string } = {}): Promise<Accepted> {
-    const headers = new Headers({ "Content-Type": "application/json" });
-    if (options.idempotencyKey) headers.set("Idempotency-Key", options.idempotencyKey);
-    return this.#json("/api/v2/dispatch", { method: "POST", headers, body: JSON.stringify(request) });
+    return this.#json("/api/v2/dispatch", body("POST", request, options.idempotencyKey));
   }
 
   /** Returns one dispatch, by its own id or its task id. */
@@ -87,9 +76,7 @@ export class Bridge {
   /** Downloads a file of `outputFiles`. */
   async outputFile(id: string, name: string): Promise<Blob> {
     const path = `/api/v2/dispatch/${encodeURIComponent(id)}/files/${encodeURIComponent(name)}`;
-    const response = await this.#send(path, {});
-    if (!response.ok) throw await BridgeError.of(response);
-    return response.blob();
+    return (await ask(this.#options, path, {})).blob();
   }
 
   async dispatches(filter: DispatchFilter = {}): Promise<Page<Dispatch>> {
@@ -220,7 +207,7 @@ export class Bridge {
 
   /** Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here. */
   async health(): Promise<Health> {
-    const response = await this.#send("/api/health", {});
+    const response = await send(this.#options, "/api/health", {});
     if (response.ok || response.status === 503) return (await response.json()) as Health;
     throw await BridgeError.of(response);
   }
@@ -240,6 +227,7 @@ export class Bridge {
         return this.#open("/api/v2/events", { ...filter, after: after === "now" ? now : after }, signal);
       },
       { after: "now", ...options },
+      cursor,
     );
   }
 
@@ -250,7 +238,7 @@ export class Bridge {
   ): AsyncGenerator<BridgeEvent, void, void> {
     const { until, ...rest } = options;
     const path = `/api/v2/dispatch/${encodeURIComponent(id)}/events`;
-    return resume((after, signal) => this.#open(path, { until, after }, signal), rest);
+    return resume((after, signal) => this.#open(path, { until, after }, signal), rest, cursor);
   }
 
   #onAdapter(provider: string, action: "reload" | "pause" | "resume"): Promise<Adapter> {
@@ -282,16 +270,13 @@ export class Bridge {
 
   async #decide(dispatchId: string, decision: "approve" | "reject", reason?: string): Promise<void> {
     const path = `/api/v2/approvals/${encodeURIComponent(dispatchId)}/${decision}`;
-    const headers = { "Content-Type": "application/json" };
-    await this.#json(path, { method: "POST", headers, body: JSON.stringify({ reason: reason ?? null }) });
+    await this.#json(path, body("POST", { reason: reason ?? null }));
   }
 
   async #external<Result>(kind: string, ref: ExternalReference, args: unknown, key?: string): Promise<Result> {
     const { service, name } = typeof ref === "string" ? split(ref) : ref;
     const path = `/external/${encodeURIComponent(service)}/${kind}/${encodeURIComponent(name)}`;
-    const headers: Record<string, string> = { "Content-Type": "application/json" };
-    if (key) headers["Idempotency-Key"] = key;
-    const response = await this.#send(path, { method: "POST", headers, body: JSON.stringify({ args }) });
+    const response = await send(this.#options, path, body("POST", { args }, key));
     // A call that is held for approval is answered 202 and has no result either.
     if (response.status !== 200) throw await BridgeError.of(response);
     return ((await response.json()) as { result: Result }).result;
@@ -303,30 +288,19 @@ export class Bridge {
     return page.nextCursor;
   }
 
-  async #open(path: string, parameters: Query, signal: AbortSignal): Promise<Response> {
+  #open(path: string, parameters: Query, signal: AbortSignal): Promise<Response> {
     const headers = { Accept: "application/x-ndjson" };
-    const response = await this.#send(`${path}${query(parameters)}`, { headers, signal });
-    if (!response.ok) throw await BridgeError.of(response);
-    return response;
+    return ask(this.#options, `${path}${query(parameters)}`, { headers, signal });
   }
 
   async #json<T>(path: string, init: RequestInit = {}): Promise<T> {
-    const response = await this.#send(path, init);
-    if (!response.ok) throw await BridgeError.of(response);
+    const response = await ask(this.#options, path, init);
     return (response.status === 204 ? undefined : await response.json()) as T;
   }
+}
 
-  async #send(path: string, init: RequestInit): Promise<Response> {
-    const { baseUrl, token, fetch = globalThis.fetch } = this.#options;
-    const headers = new Headers(init.headers);
-    const secret = typeof token === "function" ? token() : token;
-    if (secret) headers.set("Authorization", `Bearer ${secret}`);
-    try {
-      return await fetch(`${baseUrl.replace(/\/+$/, "")}${path}`, { ...init, headers });
-    } catch (error) {
-      throw BridgeError.unreachable(error);
-    }
-  }
+function cursor(event: BridgeEvent): string {
+  return event.id;
 }
 
 /** `service.entry`, split at the first dot. */
@@ -337,10 +311,4 @@ function split(ref: string): { service: string; name: string } {
     throw new BridgeError({ status: 0, code: "FORGE_EXTERNAL_RUNTIME_NOT_FOUND", message });
   }
   return { service: ref.slice(0, dot), name: ref.slice(dot + 1) };
-}
-
-function query(values: Query): string {
-  const pairs = Object.entries(values).filter(([, value]) => value !== undefined && value !== "");
-  const text = new URLSearchParams(pairs.map(([name, value]) => [name, String(value)])).toString();
-  return text === "" ? "" : `?${text}`;
 }

@@ -1,5 +1,6 @@
-export { Bridge, type BridgeOptions, type DispatchFilter, type DeliveryFilter, type ReplayFilter } from "./client.js";
+export { Bridge, type DispatchFilter, type DeliveryFilter, type ReplayFilter } from "./client.js";
 export { BridgeError } from "./errors.js";
 export * from "./management.js";
+export { type BridgeOptions } from "./request.js";
 export { type EventFilter, type StreamOptions } from "./stream.js";
 export * from "./wire.js";

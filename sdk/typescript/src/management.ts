@@ -1,3 +1,5 @@
+import { body } from "./request.js";
+
 /** Agent as stored by the runtime. Other members are specific to the runtime. */
 export interface Agent {
   agentId: string;
@@ -182,8 +184,4 @@ export class Management {
 
 function at(...parts: string[]): string {
   return `/api/v2/${parts.map(encodeURIComponent).join("/")}`;
-}
-
-function body(method: string, value: unknown): RequestInit {
-  return { method, headers: { "Content-Type": "application/json" }, body: JSON.stringify(value) };
 }

@@ -1,5 +1,4 @@
 import { BridgeError } from "./errors.js";
-import type { BridgeEvent } from "./wire.js";
 
 export interface EventFilter {
   provider?: string;
@@ -27,7 +26,11 @@ export type Open = (after: string | undefined, signal: AbortSignal) => Promise<R
  * Yields every event once, over as many connections as needed. Ends when the bridge answers 204 or with the signal;
  * throws errors that are not temporary.
  */
-export async function* resume(open: Open, options: StreamOptions): AsyncGenerator<BridgeEvent, void, void> {
+export async function* resume<Event extends { type: string }>(
+  open: Open,
+  options: StreamOptions,
+  cursor: (event: Event) => string,
+): AsyncGenerator<Event, void, void> {
   let after = options.after;
   let failures = 0;
   while (!options.signal?.aborted) {
@@ -36,9 +39,9 @@ export async function* resume(open: Open, options: StreamOptions): AsyncGenerato
       const response = await connection.open(open, after);
       if (response.status === 204) return;
       options.onState?.("open");
-      for await (const event of connection.events(response)) {
+      for await (const event of connection.events<Event>(response)) {
         failures = 0;
-        after = event.id;
+        after = cursor(event);
         yield event;
       }
     } catch (error) {
@@ -71,8 +74,8 @@ class Connection {
     return open(after, this.#controller.signal);
   }
 
-  /** Yields one event per line; empty lines are heartbeats. An incomplete last line is dropped and requested again. */
-  async *events(response: Response): AsyncGenerator<BridgeEvent, void, void> {
+  /** Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped and requested again. */
+  async *events<Event extends { type: string }>(response: Response): AsyncGenerator<Event, void, void> {
     if (!response.body) return;
     const reader = response.body.getReader();
     const decoder = new TextDecoder();
@@ -84,8 +87,8 @@ class Connection {
       const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
       rest = lines.pop() ?? "";
       for (const line of lines) {
-        if (line.trim() === "") continue;
-        const event = JSON.parse(line) as BridgeEvent;
+        if (line.trim() === "" || line.startsWith(":")) continue;
+        const event = JSON.parse(line) as Event;
         // Last line of a stream whose token is no longer valid: the next connection is refused with the reason.
         if (event.type === "unauthorized") return;
         yield event;

@@ -38,12 +38,12 @@ test("events are the same however the stream is chunked and wherever it is disco
     const open = async (after: string | undefined): Promise<Response> => {
       const left = events.slice(after === undefined ? 0 : events.findIndex((event) => event.id === after) + 1);
       if (left.length === 0) return new Response(null, { status: 204 });
-      const lines = left.map((event) => `${next(3) === 0 ? "\r\n\n" : ""}${JSON.stringify(event)}\n`).join("");
+      const lines = left.map((event) => `${["", "", "\r\n\n", ": keepalive\n"][next(4)]}${JSON.stringify(event)}\n`).join("");
       const bytes = new TextEncoder().encode(lines);
       return response(breaks.pop() ? bytes.subarray(0, next(bytes.length)) : bytes, next);
     };
     const seen: BridgeEvent[] = [];
-    for await (const event of resume(open, {})) seen.push(event);
+    for await (const event of resume(open, {}, (event: BridgeEvent) => event.id)) seen.push(event);
     expect(seen, `seed ${seed}`).toEqual(events);
   }
 });
