@@ -80,3 +80,15 @@ test("a generated client compiles with the tarball and names only entries that e
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, include: ["."] }));
   run(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "-p", "."], folder);
 }, 120_000);
+
+test("the samples of the public design of runs compile under the alias @forge/sdk", () => {
+  const { version } = JSON.parse(readFileSync(join(here, "package.json"), "utf8"));
+  const alias = `@forge/sdk@file:./forge-bridge-client-${version}.tgz`;
+  run("npm", ["install", "--offline", "--no-audit", "--no-fund", alias], consumer);
+  const folder = join(consumer, "samples");
+  mkdirSync(folder);
+  copyFileSync(join(here, "test/samples.ts"), join(folder, "samples.ts"));
+  const options = { module: "NodeNext", target: "ES2022", lib: ["ES2022", "DOM"], types: [], strict: true, noEmit: true };
+  writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, include: ["."] }));
+  run(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "-p", "."], folder);
+}, 120_000);
