@@ -1,21 +1,41 @@
 //! Sync and discovery of agents and skills, and administration of the gateway.
 
+use std::time::Duration;
+
 use forge_adapter_api::manage::{
     Agent, AgentManager, AgentSyncSpec, DiscoveredAgent, DiscoveredModel, DiscoveredSkill, Model,
     ReloadReport, RuntimeManager, SecurityFinding, SecurityPosture, SkillSyncSpec, SystemManager,
 };
 use forge_adapter_api::{Result, async_trait};
 use serde_json::{Map, json};
+use tokio::time::sleep;
 
 use crate::OpenClaw;
 use crate::agents::{checked, patch, refuse_unknown};
 use crate::connection::lock;
+use crate::frame::Failure;
 use crate::gateway::Gateway;
 use crate::health::{is_sandboxed, list};
 use crate::skills;
 
+/// Wait before the models are asked for again, and number of questions: 10 s.
+const CATALOG_WAIT: Duration = Duration::from_millis(500);
+const CATALOG_ASKS: usize = 20;
+
+/// Models of the gateway. For a while after its start it says that its catalogue is not ready.
 async fn models(gateway: &Gateway) -> Result<Vec<Model>> {
-    let answer = gateway.call("models.list", &json!({})).await?;
+    let mut asked = 1;
+    let answer = loop {
+        match gateway.call("models.list", &json!({})).await {
+            Err(Failure::Refused(refusal))
+                if refusal.message.contains("not ready") && asked < CATALOG_ASKS =>
+            {
+                asked += 1;
+                sleep(CATALOG_WAIT).await;
+            }
+            answer => break answer?,
+        }
+    };
     let models = list(&answer["models"]).iter().map(|model| {
         let text = |name: &str| model[name].as_str().map(str::to_owned);
         let (id, provider) = (text("id").unwrap_or_default(), text("provider"));
