@@ -36,7 +36,6 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
         run: context.run,
         of: task.to_owned(),
         number: attempt,
-        turn: 1,
     };
     let branch = match Branch::of_attempt(task, attempt) {
         Ok(branch) => branch,
@@ -103,12 +102,9 @@ async fn check_out(
 ) -> Result<Result<git::Checkout, String>, git::Error> {
     let repository = context.repository().await?;
     if repository.tip(branch).await?.is_none() {
-        let graph = context.state.graph.as_ref();
-        let node = graph.and_then(|graph| graph.nodes().iter().find(|node| node.id == task));
-        let dependencies = node.map_or(&[][..], |node| &node.dependencies);
         let mut onto = repository.base().clone();
         let mut inputs = Vec::new();
-        for id in dependencies {
+        for id in context.state.dependencies(task) {
             match context.state.tasks.get(id) {
                 Some(before) if before.is_refinery() => {
                     let target = Branch::of_run(&context.run.to_string())?;
@@ -139,12 +135,7 @@ pub(crate) fn input(id: &str, task: &Task) -> Option<Input> {
 }
 
 /// Follows the dispatch of an attempt, and keeps what it leaves.
-pub(crate) async fn follow(
-    context: &Context,
-    task: &str,
-    attempt: u32,
-    position: impl Fn(DispatchId) -> u64,
-) -> Work {
+pub(crate) async fn follow(context: &Context, task: &str, attempt: u32) -> Work {
     let known = context.state.tasks.get(task);
     let started_at = known.and_then(|known| known.started_at);
     let id = known.and_then(|known| known.agent_id.as_ref());
@@ -158,7 +149,7 @@ pub(crate) async fn follow(
         started_at: started_at.unwrap_or_else(|| context.inner.clock.now()),
     };
     let events = Takeover::new(owner, &[]);
-    let outcome = match step::follow(context, dispatch, position(dispatch), events).await {
+    let outcome = match step::follow(context, dispatch, events).await {
         Ok(outcome) => outcome,
         Err(error) => return context.again(&error).await,
     };

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use forge_base::id::DispatchId;
 use forge_dispatch::submit::SubmitHeaders;
 
 use crate::context::Context;
@@ -19,16 +18,11 @@ const PROMPT: &str = include_str!("prompts/captain.md");
 const OWN_TOOLS: &[&str] = &[tools::CREATE_SPEC, tools::CREATE_TASK, tools::SET_DAG];
 
 /// Runs a turn, or continues it after a crash.
-pub(crate) async fn turn(
-    context: &Context,
-    turn: u32,
-    position: impl Fn(DispatchId) -> u64,
-) -> Work {
+pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
     let id = StepId {
         run: context.run,
         of: CAPTAIN.to_owned(),
         number: turn,
-        turn: 1,
     };
     let (body, headers) = match body(context, &id).await {
         Ok(body) => body,
@@ -46,7 +40,7 @@ pub(crate) async fn turn(
         started_at: context.inner.clock.now(),
     };
     let events = Takeover::new(owner, OWN_TOOLS);
-    let followed = step::follow(context, dispatch, position(dispatch), events).await;
+    let followed = step::follow(context, dispatch, events).await;
     match followed {
         Ok(outcome) => Work {
             ended: Some(dispatch),
@@ -158,16 +152,9 @@ fn finish(context: &Context, outcome: Outcome) -> Work {
                     .push(artifact(path, ArtifactType::Task, document.render()));
             }
             Ok(Effect::Graph(graph)) => {
-                let count = |is: bool| {
-                    graph
-                        .nodes()
-                        .iter()
-                        .filter(|node| node.is_refinery() == is)
-                        .count()
-                };
                 let finalized = Event::PlanFinalized {
-                    total_tasks: count(false),
-                    total_refineries: count(true),
+                    total_tasks: graph.nodes().len() - graph.refineries(),
+                    total_refineries: graph.refineries(),
                     spec_count: state.specs.len(),
                 };
                 write(&mut state, &mut work, finalized);
@@ -203,7 +190,6 @@ fn told(effect: &Effect) -> Value {
 
 fn dag(context: &Context, graph: &Graph) -> String {
     let nodes = graph.nodes();
-    let refineries = nodes.iter().filter(|node| node.is_refinery()).count();
     let dag = json!({
         "version": 1,
         "runId": context.run,
@@ -211,8 +197,8 @@ fn dag(context: &Context, graph: &Graph) -> String {
         "metadata": {
             "createdAt": forge_base::time::format(context.inner.clock.now()),
             "createdBy": CAPTAIN,
-            "totalTasks": nodes.len() - refineries,
-            "totalRefineries": refineries,
+            "totalTasks": nodes.len() - graph.refineries(),
+            "totalRefineries": graph.refineries(),
         },
     });
     format!("{dag:#}\n")

@@ -1,5 +1,6 @@
 //! Context of a piece of work: its run, the state when it began, and its ways to report.
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +11,7 @@ use tokio::sync::{OnceCell, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use forge_base::id::RunId;
-use forge_base::time;
+use forge_base::id::{DispatchId, RunId};
 use forge_dispatch::submit::SubmitHeaders;
 use forge_store::{self as store};
 
@@ -33,6 +33,8 @@ pub(crate) struct Context {
     /// State when the work began.
     pub(crate) state: Arc<State>,
     pub(crate) opened: Arc<OnceCell<Repository>>,
+    /// Positions up to which events of dispatches were taken over when the work began.
+    pub(crate) taken_over: BTreeMap<DispatchId, u64>,
     pub(crate) reports: mpsc::Sender<Report>,
     /// Cancelled with the run.
     pub(crate) stop: CancellationToken,
@@ -107,8 +109,7 @@ impl Context {
 
     /// Prompt files of a task: the specifications, and the walkthroughs of its dependencies.
     pub(crate) async fn files(&self, task: &str) -> store::Result<Value> {
-        let node = self.state.nodes().iter().find(|node| node.id == task);
-        let before = node.map_or(&[][..], |node| &node.dependencies);
+        let before = self.state.dependencies(task);
         let walkthroughs = before
             .iter()
             .filter_map(|id| self.state.tasks.get(id)?.walkthrough.clone());
@@ -129,11 +130,5 @@ impl Context {
     async fn artifact(&self, path: &str) -> store::Result<Option<String>> {
         let found = self.inner.store.run_artifact(self.run, path).await?;
         Ok(found.map(|artifact| String::from_utf8_lossy(&artifact.bytes).into_owned()))
-    }
-
-    /// Milliseconds since the run was created.
-    pub(crate) fn elapsed_ms(&self) -> u64 {
-        let elapsed = time::between(self.state.created_at, self.inner.clock.now());
-        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -14,7 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::id::{DispatchId, RunId};
-use forge_base::time;
 use forge_store::record::{
     DispatchFilter, RunArtifact, RunChange, RunEvent, RunRecord, RunStatus, Status,
 };
@@ -160,8 +159,7 @@ impl Driver {
             self.cancel_leftovers().await?;
         }
         let now = self.inner.clock.now();
-        let elapsed = time::between(self.state.created_at, now).as_millis();
-        let elapsed = u64::try_from(elapsed).unwrap_or(u64::MAX);
+        let elapsed = self.state.elapsed_ms(now);
         let events = transitions
             .iter()
             .flat_map(|one| one.events(&self.state, elapsed));
@@ -217,11 +215,9 @@ impl Driver {
                 TaskStatus::Running,
                 *attempt,
             ));
-            let nodes = self.state.nodes().iter();
-            let mut of_task = nodes.filter(|node| node.id == *task);
             events.push(Event::RefineryStarted {
                 task_id: task.clone(),
-                dependency_count: of_task.next().map_or(0, |node| node.dependencies.len()),
+                dependency_count: self.state.dependencies(task).len(),
             });
         }
         let events = events.into_iter().map(|event| (*attempt, event));
@@ -236,25 +232,18 @@ impl Driver {
             traceparent: self.traceparent.clone(),
             state: Arc::new(self.state.clone()),
             opened: Arc::clone(&self.opened),
+            taken_over: self.taken_over.clone(),
             reports: self.reports.0.clone(),
             stop: self.stop.clone(),
         };
         self.in_flight.push(action.clone());
         let shutdown = self.inner.shutdown.clone();
-        let taken = self.position(&action);
         let working = async move {
             let work = match &action {
                 Action::Attach => refinery::attach(&context).await,
-                Action::Captain { turn } => {
-                    captain::turn(&context, *turn, |id| taken.get(&id).copied().unwrap_or(0)).await
-                }
+                Action::Captain { turn } => captain::turn(&context, *turn).await,
                 Action::Start { task, attempt } => attempt::start(&context, task, *attempt).await,
-                Action::Follow { task, attempt, .. } => {
-                    attempt::follow(&context, task, *attempt, |id| {
-                        taken.get(&id).copied().unwrap_or(0)
-                    })
-                    .await
-                }
+                Action::Follow { task, attempt } => attempt::follow(&context, task, *attempt).await,
                 Action::Push { task, attempt } => attempt::push(&context, task, *attempt).await,
                 Action::Merge { task, attempt } => refinery::merge(&context, task, *attempt).await,
                 Action::Record(_) => Work::default(),
@@ -264,14 +253,6 @@ impl Driver {
         self.inner
             .tracker
             .spawn(async move { shutdown.run_until_cancelled_owned(working).await });
-    }
-
-    /// Positions of followed dispatches.
-    fn position(&self, action: &Action) -> BTreeMap<DispatchId, u64> {
-        match action {
-            Action::Captain { .. } | Action::Follow { .. } => self.taken_over.clone(),
-            _ => BTreeMap::new(),
-        }
     }
 
     /// Carries out a request of a client.
@@ -342,22 +323,20 @@ impl Driver {
             },
         });
         entries.extend(written);
-        let changes_state = entries.iter().any(|entry| entry.event.changes_state());
-        let next = changes_state.then(|| {
-            let mut next = self.state.clone();
-            entries.iter().for_each(|entry| next.fold(entry));
-            next
-        });
-        let after = next.as_ref().unwrap_or(&self.state);
+        // Folded before it is written: if it cannot be, the driver ends and this state with it.
+        let is_changed = entries
+            .iter()
+            .fold(false, |changed, entry| self.state.fold(entry) | changed);
         let change = RunChange {
             id: self.id,
             after_seq: self.seq,
             events: entries.iter().map(stored).collect(),
-            projection: next.as_ref().map(raw),
+            projection: is_changed.then(|| raw(&self.state)),
             taken_over: Some(raw(&self.taken_over)),
-            status: after.status(),
+            status: self.state.status(),
             artifacts: artifacts.into_iter().map(|one| rows(one, now)).collect(),
-            end: after
+            end: self
+                .state
                 .end
                 .as_ref()
                 .map(|end| (end.at, *self.inner.retention.get())),
@@ -372,9 +351,6 @@ impl Driver {
             }
         }
         self.seq += entries.len() as u64;
-        if let Some(next) = next {
-            self.state = next;
-        }
         Ok(())
     }
 }

@@ -360,18 +360,6 @@ impl Event {
         }
     }
 
-    /// False if the fold of the event changes nothing.
-    pub fn changes_state(&self) -> bool {
-        !matches!(
-            self,
-            Event::TaskHeartbeat { .. }
-                | Event::TaskProgress { .. }
-                | Event::ToolCall { .. }
-                | Event::ToolResult { .. }
-                | Event::ArtifactWritten { .. }
-        )
-    }
-
     fn parts(&self) -> (String, Value) {
         let mut whole = serde_json::to_value(self).expect("events have only text keys");
         let data = whole["data"].take();

@@ -8,8 +8,8 @@ use crate::state::{Attached, Document, Ended, Plan, State, Task, ToolResult};
 use crate::tools::{self, Effect};
 
 impl State {
-    /// Makes this the state after an event.
-    pub fn fold(&mut self, entry: &Entry) {
+    /// Makes this the state after an event; returns false if the event changes nothing.
+    pub fn fold(&mut self, entry: &Entry) -> bool {
         let at = entry.at;
         match &entry.event {
             Event::RunStarted { .. }
@@ -22,7 +22,7 @@ impl State {
             | Event::ArtifactWritten { .. }
             | Event::RefineryStarted { .. }
             | Event::RefineryConflict { .. }
-            | Event::RefineryMerged { .. } => {}
+            | Event::RefineryMerged { .. } => return false,
             Event::RunAttached { reference, commit } => {
                 self.repository = Some(Attached {
                     reference: reference.clone(),
@@ -87,9 +87,8 @@ impl State {
                 // A sum of whole numbers does not depend on how they were written and read.
                 let micros = (cost_usd * 1e6).round().max(0.0) as u64;
                 self.cost_micros = self.cost_micros.saturating_add(micros);
-                match task_id {
-                    Some(_) => self.fold_task(entry),
-                    None => self.end_captain_turn(session_id.as_ref()),
+                if task_id.is_none() {
+                    self.end_captain_turn(session_id.as_ref());
                 }
             }
             Event::TaskScheduled { .. }
@@ -102,6 +101,7 @@ impl State {
             | Event::TaskExhausted { .. }
             | Event::BranchPushed { .. } => self.fold_task(entry),
         }
+        true
     }
 
     /// Carries out a call of the Captain. A refused one has no effect but its result.
@@ -178,10 +178,6 @@ impl State {
             Event::TaskChanged { new_status, .. } => task.status = *new_status,
             Event::TaskExhausted { .. } => task.is_exhausted = true,
             Event::BranchPushed { commit, .. } => task.commit = Some(commit.clone()),
-            Event::Usage { session_id, .. } => {
-                task.turns += 1;
-                task.session = session_id.clone().or(task.session.take());
-            }
             _ => {}
         }
     }

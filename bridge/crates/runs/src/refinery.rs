@@ -27,7 +27,7 @@ pub(crate) async fn attach(context: &Context) -> Work {
         Err(error) => Event::RunCompleted {
             total_completed: 0,
             total_failed: 0,
-            duration: context.elapsed_ms(),
+            duration: context.state.elapsed_ms(context.inner.clock.now()),
             status: End::Failed,
             error: Some(format!("the repository cannot be used: {error}")),
         },

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use forge_base::time;
 use forge_store::record::{RunRecord, RunStatus};
 use forge_store::{self as store};
 
@@ -44,7 +45,7 @@ pub struct State {
 pub enum Plan {
     /// The Captain writes it.
     Open,
-    /// It waits for an approval, unless none is needed.
+    /// Waits for an approval, unless none is needed.
     Final,
     Approved,
 }
@@ -99,9 +100,6 @@ pub struct Task {
     pub attempt: u32,
     /// The current attempt takes one of the places for running attempts.
     pub is_scheduled: bool,
-    /// Dispatches of the current attempt that have ended.
-    pub turns: u32,
-    pub session: Option<String>,
     pub branch: Option<String>,
     pub agent_id: Option<String>,
     pub sandbox_id: Option<String>,
@@ -134,8 +132,6 @@ impl Task {
             status: TaskStatus::Pending,
             attempt,
             is_scheduled: false,
-            turns: 0,
-            session: None,
             branch: None,
             agent_id: None,
             sandbox_id: None,
@@ -221,5 +217,20 @@ impl State {
 
     pub fn nodes(&self) -> &[Node] {
         self.graph.as_ref().map_or(&[], Graph::nodes)
+    }
+
+    pub fn node(&self, id: &str) -> Option<&Node> {
+        self.nodes().iter().find(|node| node.id == id)
+    }
+
+    /// Nodes that must come before this one.
+    pub fn dependencies(&self, id: &str) -> &[String] {
+        self.node(id).map_or(&[], |node| &node.dependencies)
+    }
+
+    /// Milliseconds since the run was created.
+    pub fn elapsed_ms(&self, now: Timestamp) -> u64 {
+        let elapsed = time::between(self.created_at, now);
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -37,17 +37,11 @@ pub(crate) struct StepId {
     pub(crate) of: String,
     /// Attempt, or turn of the Captain.
     pub(crate) number: u32,
-    /// Dispatch of the attempt, from 1.
-    pub(crate) turn: u32,
 }
 
 impl fmt::Display for StepId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.run, self.of, self.number)?;
-        match self.turn {
-            1 => Ok(()),
-            turn => write!(f, ".{turn}"),
-        }
+        write!(f, "{}/{}/{}", self.run, self.of, self.number)
     }
 }
 
@@ -170,12 +164,11 @@ pub(crate) async fn submit(
     }
 }
 
-/// Takes over the events of a dispatch after a position until it ends. When `stop` is cancelled, requests its
+/// Takes over the events of a dispatch that are not in the log of the run until it ends. When `stop` is cancelled, requests its
 /// cancellation and follows it further.
 pub(crate) async fn follow(
     context: &Context,
     dispatch: DispatchId,
-    mut position: u64,
     mut events: Takeover,
 ) -> store::Result<Outcome> {
     let Context {
@@ -188,6 +181,7 @@ pub(crate) async fn follow(
         dispatch: Some(dispatch),
         ..EventFilter::default()
     };
+    let mut position = context.taken_over.get(&dispatch).copied().unwrap_or(0);
     let mut changes = inner.store.changes();
     let mut is_cancelled = false;
     loop {

@@ -4,6 +4,8 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use forge_store::runs::MAX_ARTIFACT_BYTES;
+
 use crate::plan::{AgentType, Fault, Graph, Node, TaskDocument, check_id};
 use crate::state::{Plan, State};
 
@@ -12,7 +14,7 @@ pub const CREATE_TASK: &str = "create_task";
 pub const SET_DAG: &str = "set_dag";
 
 /// Maximum bytes of a specification or a task document.
-pub const MAX_DOCUMENT: usize = 1 << 20;
+pub const MAX_DOCUMENT: usize = MAX_ARTIFACT_BYTES as usize;
 /// Maximum number of specifications, and of task documents.
 const MAX_DOCUMENTS: usize = 1_000;
 

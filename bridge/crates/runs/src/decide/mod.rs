@@ -20,11 +20,7 @@ pub enum Action {
     /// Make a checkout for an attempt and submit its first dispatch.
     Start { task: String, attempt: u32 },
     /// Follow the dispatch of an attempt to its end.
-    Follow {
-        task: String,
-        attempt: u32,
-        turn: u32,
-    },
+    Follow { task: String, attempt: u32 },
     /// Push the branch of a finished attempt.
     Push { task: String, attempt: u32 },
     /// Merge the inputs of a refinery.
@@ -131,7 +127,6 @@ fn continue_task(id: &str, task: &Task) -> Option<Action> {
         TaskStatus::Running => Some(Action::Follow {
             task: task_id,
             attempt,
-            turn: task.turns + 1,
         }),
         TaskStatus::Done if !task.is_refinery() => Some(Action::Push {
             task: task_id,

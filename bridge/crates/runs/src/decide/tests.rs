@@ -257,7 +257,9 @@ proptest! {
         prop_assert_eq!(end.status == End::Failed, exhausted && !merged && !is_cancelled);
         // The log alone gives the same state.
         let mut again = State::new(Timestamp::UNIX_EPOCH, false);
-        run.log.iter().for_each(|entry| again.fold(entry));
+        for entry in &run.log {
+            again.fold(entry);
+        }
         prop_assert_eq!(again, run.state);
     }
 }

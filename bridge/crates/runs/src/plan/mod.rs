@@ -181,6 +181,11 @@ impl Graph {
         &self.0
     }
 
+    /// Number of refineries among the nodes.
+    pub fn refineries(&self) -> usize {
+        self.0.iter().filter(|node| node.is_refinery()).count()
+    }
+
     /// Tasks whose results a refinery merges: its dependencies and theirs, up to the next refineries, each after its own
     /// dependencies, ties in the order of the plan.
     pub fn inputs(&self, refinery: &str) -> Vec<&Node> {
