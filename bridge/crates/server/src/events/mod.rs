@@ -103,13 +103,13 @@ pub(super) fn place(headers: &HeaderMap, query: &mut Query) -> Option<Place> {
 }
 
 /// Maximum number of events of a JSON page, and how long to wait for the first one.
-struct Poll {
-    limit: usize,
-    wait: Duration,
+pub(super) struct Poll {
+    pub(super) limit: usize,
+    pub(super) wait: Duration,
 }
 
 impl Poll {
-    fn read(query: &mut Query) -> Self {
+    pub(super) fn read(query: &mut Query) -> Self {
         // Redeemed by `Watcher`.
         query.accept("ticket");
         let limit = query.number("limit", 1..=MAX_PAGE).unwrap_or(100);

@@ -154,9 +154,8 @@ async fn task(
     Path((id, task)): Path<(String, String)>,
 ) -> Result<Json<Value>, Failure> {
     let (run, state) = find(store.as_ref(), &id).await?;
-    let found = view::task(&state, &task).ok_or_else(|| no_task(&task))?;
+    let mut found = view::task(&state, &task).ok_or_else(|| no_task(&task))?;
     let known = &state.tasks[&task];
-    let mut found = found;
     let artifacts = store.run_artifacts(run.id).await?;
     let document = format!("tasks/{task}.md");
     let own = format!("{task}/");
@@ -208,7 +207,7 @@ async fn retry(
 type Answer = Result<Json<Value>, Failure>;
 
 async fn command(runs: &Runs, id: &str, command: Command) -> Answer {
-    let id = parse(id).ok_or_else(|| unknown(id))?;
+    let id = parse(id)?;
     let status = runs.command(id, command).await?;
     Ok(Json(json!({ "status": status_name(status) })))
 }
@@ -236,28 +235,25 @@ async fn message(
             return Err(Failure::fields(problems.into_iter().flatten().collect()));
         }
     };
-    let run = parse(&id).ok_or_else(|| unknown(&id))?;
+    let run = parse(&id)?;
     runs.command(run, Command::Message(content)).await?;
     let body = json!({ "acknowledged": true });
     Ok((StatusCode::ACCEPTED, Json(body)).into_response())
 }
 
 async fn verify(_: Reader, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
-    let run = parse(&id).ok_or_else(|| unknown(&id))?;
+    let run = parse(&id)?;
     Ok(Json(json!(runs.verify(run).await?)))
 }
 
-fn parse(id: &str) -> Option<RunId> {
-    id.parse().ok()
+/// Id of a run; another text names no run.
+fn parse(id: &str) -> Result<RunId, Failure> {
+    id.parse().map_err(|_| unknown(id))
 }
 
 /// The run of a path, with its state.
 async fn find(store: &dyn Store, id: &str) -> Result<(RunRecord, RunState), Failure> {
-    let run = match parse(id) {
-        Some(run) => store.run(run).await?,
-        None => None,
-    };
-    let run = run.ok_or_else(|| unknown(id))?;
+    let run = store.run(parse(id)?).await?.ok_or_else(|| unknown(id))?;
     let state = RunState::stored(&run)?;
     Ok((run, state))
 }

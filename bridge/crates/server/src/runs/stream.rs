@@ -1,7 +1,5 @@
 //! Events of a run: a stream that ends with the run, and pages.
 
-use std::time::Duration;
-
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, header};
@@ -12,14 +10,12 @@ use tokio::time::Instant;
 use super::super::auth::Watcher;
 use super::super::encode::{Dialect, Framing, run_event};
 use super::super::error::Failure;
-use super::super::events::{Log, Place, place};
+use super::super::events::{Log, Place, Poll, place};
 use super::super::follow::{Follow, Until};
 use super::super::query::Query;
 use super::find;
 use forge_store::record::EventFilter;
 
-const MAX_PAGE: u64 = 1000;
-const MAX_WAIT_SECONDS: u64 = 60;
 const FILTERS: [(&str, bool); 2] = [("core", true), ("all", false)];
 
 /// NDJSON unless the client accepts server-sent events only.
@@ -34,7 +30,7 @@ pub(super) async fn stream(
     let place = place(&headers, &mut query);
     query.accept("ticket");
     query.finish()?;
-    let (follow, _) = open(&log, &id, place, access).await?;
+    let follow = open(&log, &id, place, access).await?;
     let accept = headers
         .get(header::ACCEPT)
         .and_then(|value| value.to_str().ok());
@@ -54,15 +50,13 @@ pub(super) async fn page(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let place = place(&headers, &mut query);
-    query.accept("ticket");
-    let limit = query.number("limit", 1..=MAX_PAGE).unwrap_or(100) as usize;
-    let wait = query.number("wait", 0..=MAX_WAIT_SECONDS).unwrap_or(0);
+    let poll = Poll::read(&mut query);
     query.finish()?;
-    let (mut follow, _) = open(&log, &id, place, access).await?;
-    let deadline = Instant::now() + Duration::from_secs(wait);
+    let mut follow = open(&log, &id, place, access).await?;
+    let deadline = Instant::now() + poll.wait;
     let events = match follow.is_over().await? {
         true => Vec::new(),
-        false => follow.page(limit, deadline).await?,
+        false => follow.page(poll.limit, deadline).await?,
     };
     let events: Vec<Value> = events.iter().map(|event| json!(run_event(event))).collect();
     Ok(Json(json!({ "events": events, "nextCursor": follow.cursor() })).into_response())
@@ -73,7 +67,7 @@ async fn open(
     id: &str,
     place: Option<Place>,
     access: super::super::auth::StreamAccess,
-) -> Result<(Follow, u64), Failure> {
+) -> Result<Follow, Failure> {
     let (run, _) = find(log.fanout().store().as_ref(), id).await?;
     let filter = EventFilter {
         run: Some(run.id),
@@ -99,12 +93,11 @@ async fn open(
             position
         }
     };
-    let follow = Follow::new(
+    Ok(Follow::new(
         log.fanout(),
         filter,
         Until::RunEnded(run.id),
         position,
         access,
-    );
-    Ok((follow, position))
+    ))
 }

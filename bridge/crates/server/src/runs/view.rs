@@ -99,7 +99,7 @@ fn phase(status: RunStatus) -> &'static str {
 /// A task of a run.
 pub(super) fn task(state: &State, id: &str) -> Option<Value> {
     let task = state.tasks.get(id)?;
-    let node = state.nodes().iter().find(|node| node.id == id)?;
+    let node = state.node(id)?;
     let mut view = json!({
         "taskId": id,
         "title": task.title,
