@@ -418,12 +418,14 @@ async fn repositories_that_may_not_be_used_are_refused_or_end_the_run() {
 #[tokio::test]
 async fn a_killed_bridge_continues_its_runs() {
     let of_runs = POINTS.iter().filter(|point| point.starts_with("run."));
-    for point in of_runs {
+    // Work of every kind is settled: turns of the Captain, starts, ends and pushes of attempts.
+    let later = (2..=8).map(|passing| format!("run.settle:{passing}"));
+    for point in of_runs.map(|point| (*point).to_owned()).chain(later) {
         let origin = Origin::new();
         let mut home = Home::new(&[]);
         std::fs::write(home.dir.path().join("forge-bridge.toml"), origin.settings()).unwrap();
         home.set("PATH", &std::env::var("PATH").unwrap());
-        home.set(VARIABLE, point);
+        home.set(VARIABLE, &point);
         let bridge = home.start();
         let run = create(&bridge.api, &json!({"repoUrl": origin.url()})).await;
         let tasks = [

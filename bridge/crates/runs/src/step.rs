@@ -14,7 +14,7 @@ use forge_base::id::{DispatchId, RunId};
 use forge_base::time;
 use forge_dispatch::submit::SubmitHeaders;
 use forge_dispatch::{self as dispatch, Dispatcher};
-use forge_store::record::EventFilter;
+use forge_store::record::{DispatchRecord, EventFilter};
 use forge_store::{self as store};
 
 use crate::context::Context;
@@ -182,6 +182,14 @@ pub(crate) async fn follow(
         ..EventFilter::default()
     };
     let mut position = context.taken_over.get(&dispatch).copied().unwrap_or(0);
+    // A crash, or work that is tried again, can come after the last event was taken over.
+    let record = inner.store.dispatch(dispatch).await?;
+    if let Some(record) = record.filter(|record| record.result.is_some()) {
+        let rest = inner.store.events(&filter, position, 1).await?;
+        if rest.events.is_empty() && !rest.more {
+            return outcome(&record);
+        }
+    }
     let mut changes = inner.store.changes();
     let mut is_cancelled = false;
     loop {
@@ -205,7 +213,8 @@ pub(crate) async fn follow(
             }
         }
         if has_ended {
-            return outcome(inner, dispatch).await;
+            let record = inner.store.dispatch(dispatch).await?;
+            return outcome(&record.ok_or(store::Error::NotFound)?);
         }
         if !page.more {
             let wait = events
@@ -227,12 +236,9 @@ async fn cancel(dispatcher: &Dispatcher, dispatch: DispatchId) {
     }
 }
 
-async fn outcome(inner: &Inner, dispatch: DispatchId) -> store::Result<Outcome> {
-    let record = inner
-        .store
-        .dispatch(dispatch)
-        .await?
-        .ok_or(store::Error::NotFound)?;
+/// End of a dispatch, as its result says.
+fn outcome(record: &DispatchRecord) -> store::Result<Outcome> {
+    let dispatch = record.id;
     let result = record.result.as_deref().ok_or(store::Error::NotFound)?;
     let result: Ended = serde_json::from_str(result.get())
         .map_err(|error| store::Error::Unreadable(format!("the result of {dispatch}: {error}")))?;
