@@ -262,7 +262,6 @@ impl Log {
         let seat = self.stream_limit.take()?;
         let headers = [
             (header::CONTENT_TYPE.as_str(), dialect.content_type()),
-            (header::CACHE_CONTROL.as_str(), "no-cache"),
             ("x-accel-buffering", "no"),
         ];
         Ok((headers, Body::from_stream(chunks(follow, dialect, seat))).into_response())
