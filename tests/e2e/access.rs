@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 84] = [
+const ROUTES: [(&str, &str, &str); 87] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -74,6 +74,17 @@ const ROUTES: [(&str, &str, &str); 84] = [
     (
         "POST",
         "/api/v1/runs/{runId}/tasks/{taskId}/retry",
+        DISPATCH,
+    ),
+    ("GET", "/api/v1/runs/{runId}/change-requests", READ),
+    (
+        "POST",
+        "/api/v1/runs/{runId}/change-requests/{crId}/approve",
+        DISPATCH,
+    ),
+    (
+        "POST",
+        "/api/v1/runs/{runId}/change-requests/{crId}/reject",
         DISPATCH,
     ),
     ("GET", "/api/v1/runs/{runId}/artifacts/{path}", READ),

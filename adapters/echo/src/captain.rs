@@ -13,6 +13,7 @@ const CREATE_SPEC: &str = "create_spec";
 const CREATE_TASK: &str = "create_task";
 /// Offered to the Captain only.
 const SET_DAG: &str = "set_dag";
+const ADD_TO_DAG: &str = "add_to_dag";
 
 /// A plan as a user writes it. Members of tasks are passed on as they are, so that faults reach who checks them.
 #[derive(Deserialize)]
@@ -35,8 +36,10 @@ pub(crate) async fn turn(
     events: &Events,
 ) -> ExecutionResult {
     let plan = serde_json::from_str::<Plan>(&request.message);
+    let change = change(&request.message);
     let (text, tool_calls) = match (request.tool_results.as_slice(), plan) {
         ([], Ok(plan)) => (String::new(), calls(&plan)),
+        ([], Err(_)) if change.is_some() => (String::new(), change.into_iter().collect()),
         ([], Err(_)) => ("What should I build?".to_owned(), Vec::new()),
         (results, _) => (verdict(results), Vec::new()),
     };
@@ -50,12 +53,29 @@ pub(crate) async fn turn(
     }
 }
 
+/// Answer to a change request, which is a line of the message: the addition that it proposes.
+fn change(message: &str) -> Option<ToolCall> {
+    let mut lines = message
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let request = lines.find(|request| request["crId"].is_string())?;
+    let proposed = request["overlay"].as_object()?;
+    Some(ToolCall {
+        tool_call_id: "call-1".to_owned(),
+        name: ADD_TO_DAG.to_owned(),
+        input: proposed.clone().into(),
+    })
+}
+
 /// The errors of the calls, or the size of the plan.
 fn verdict(results: &[ToolResult]) -> String {
     let faults = results.iter().filter(|result| result.is_error);
     let faults: Vec<String> = faults.map(text_of).collect();
     if !faults.is_empty() {
         return faults.join("\n");
+    }
+    if results.iter().any(|result| result.name == ADD_TO_DAG) {
+        return "The plan is changed.".to_owned();
     }
     let tasks = results.iter().filter(|result| result.name == CREATE_TASK);
     match tasks.count() {

@@ -207,7 +207,7 @@ impl Bridge {
         let mcp = Servers::new(mcp::Setup {
             config: config.mcp.clone(),
             client: client.clone(),
-            launcher,
+            launcher: launcher.clone(),
         })?;
         let deliverer = Deliverer::new(delivery::Setup {
             store: Arc::<dyn Store>::clone(&store),
@@ -236,6 +236,7 @@ impl Bridge {
             dispatcher: dispatcher.clone(),
             retention: kept.clone(),
             git,
+            launcher,
             tracker: tracker.clone(),
             shutdown: starting.clone(),
         };

@@ -13,6 +13,7 @@ use forge_base::time::Clock;
 use forge_dispatch::Dispatcher;
 use forge_net::guard::Guard;
 use forge_process::Children;
+use forge_process::program::Launcher;
 use forge_runs::git::{self, Git, Remotes, UrlRules};
 use forge_runs::{Runs, Setup};
 use forge_store::Store;
@@ -57,6 +58,7 @@ pub(super) struct Parts {
     pub(super) dispatcher: Dispatcher,
     pub(super) retention: Reloadable<std::time::Duration>,
     pub(super) git: Result<Git, String>,
+    pub(super) launcher: Launcher,
     pub(super) tracker: Tasks,
     pub(super) shutdown: CancellationToken,
 }
@@ -69,6 +71,7 @@ pub(super) fn open(config: &Config, parts: Parts) -> Runs {
         clock: Clock::System,
         retention: parts.retention,
         git: parts.git,
+        launcher: parts.launcher,
         tracker: parts.tracker,
         shutdown: parts.shutdown,
     })

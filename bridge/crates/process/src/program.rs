@@ -77,6 +77,24 @@ impl Launcher {
         }
     }
 
+    /// The same with another working directory.
+    pub fn in_folder(&self, folder: &Path) -> Self {
+        let LauncherSettings {
+            supervisor,
+            store_id,
+            environment,
+            dir: _,
+            tracker,
+        } = &*self.inner;
+        Self::new(LauncherSettings {
+            supervisor: supervisor.clone(),
+            store_id: store_id.clone(),
+            environment: environment.clone(),
+            dir: Some(folder.to_owned()),
+            tracker: tracker.clone(),
+        })
+    }
+
     /// Starts a program with its standard streams as pipes.
     pub fn start(
         &self,

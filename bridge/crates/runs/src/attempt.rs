@@ -3,22 +3,21 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::time::sleep;
 
 use forge_base::failpoint;
-use forge_base::id::DispatchId;
 
+use crate::agent::{self, Place};
 use crate::context::Context;
 use crate::decide::changed;
-use crate::event::{ArtifactType, Event, TaskStatus};
+use crate::event::{Event, TaskStatus};
 use crate::git::{self, Branch, CommitId, Input, Merge, Message, Repository};
+use crate::plan::AgentType;
 use crate::state::Task;
-use crate::step::{self, NotSubmitted, Outcome, StepId};
-use crate::takeover::{Owner, Takeover};
+use crate::step::{self, NotSubmitted, Outcome};
 use crate::{Artifact, Work};
 
-const PROMPT: &str = include_str!("prompts/task.md");
 /// Error codes after which the agent may not have ended by itself.
 const STALE: [&str; 4] = [
     "stalled",
@@ -32,11 +31,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// Makes the checkout of an attempt and submits its dispatch. Both are there already after a crash.
 pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
-    let id = StepId {
-        run: context.run,
-        of: task.to_owned(),
-        number: attempt,
-    };
+    let place = Place::first(task, attempt);
     let branch = match Branch::of_attempt(task, attempt) {
         Ok(branch) => branch,
         Err(error) => return failed(context, task, attempt, &error.to_string()),
@@ -51,17 +46,14 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
         Ok(document) => document,
         Err(error) => return context.again(&error).await,
     };
-    let files = match context.files(task).await {
-        Ok(files) => files,
+    let known = context.state.tasks.get(task);
+    let agent_type = known.map_or(AgentType::Worker, |task| task.agent_type);
+    let body = agent::body(context, &place, agent_type, &document, &checkout).await;
+    let (body, headers) = match body {
+        Ok(body) => body,
         Err(error) => return context.again(&error).await,
     };
-    let (mut body, headers) = context.step(&id, &document, checkout.folder());
-    body["systemPrompt"] = PROMPT.into();
-    body["workspace"]["files"] = files;
-    body["recovery"] = "fail".into();
-    body["metadata"] = json!({
-        "run": {"runId": id.run, "taskId": task, "attemptId": attempt.to_string(), "role": role(context, task)}
-    });
+    let id = place.id(context);
     let dispatch = match step::submit(&context.inner, &id, body, headers, &context.stop).await {
         Ok(dispatch) => dispatch,
         Err(NotSubmitted::Refused(text)) => return failed(context, task, attempt, &text),
@@ -83,15 +75,6 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
         ],
         ..Work::default()
     }
-}
-
-/// Role of a task's agent, for adapters.
-fn role(context: &Context, task: &str) -> Value {
-    context
-        .state
-        .tasks
-        .get(task)
-        .map_or(Value::Null, |task| json!(task.agent_type))
 }
 
 /// Checkout of an attempt; the text says which branches conflict.
@@ -134,36 +117,8 @@ pub(crate) fn input(id: &str, task: &Task) -> Option<Input> {
     Some(Input { branch, commit })
 }
 
-/// Follows the dispatch of an attempt, and keeps what it leaves.
-pub(crate) async fn follow(context: &Context, task: &str, attempt: u32) -> Work {
-    let known = context.state.tasks.get(task);
-    let started_at = known.and_then(|known| known.started_at);
-    let id = known.and_then(|known| known.agent_id.as_ref());
-    let Some(dispatch) = id.and_then(|id| id.parse::<DispatchId>().ok()) else {
-        return failed(context, task, attempt, "the attempt has no dispatch");
-    };
-    let owner = Owner {
-        task: Some(task.to_owned()),
-        attempt,
-        agent_id: dispatch.to_string(),
-        started_at: started_at.unwrap_or_else(|| context.inner.clock.now()),
-    };
-    let events = Takeover::new(owner, &[]);
-    let outcome = match step::follow(context, dispatch, events).await {
-        Ok(outcome) => outcome,
-        Err(error) => return context.again(&error).await,
-    };
-    let mut work = match finish(context, task, attempt, &outcome).await {
-        Ok(work) => work,
-        Err(error) if error.is_transient() => return context.again(&error).await,
-        Err(error) => failed(context, task, attempt, &error.to_string()),
-    };
-    work.entries.insert(0, (attempt, outcome.usage(Some(task))));
-    work.ended = Some(dispatch);
-    work
-}
-
-async fn finish(
+/// Keeps what the own agent of an attempt has left.
+pub(crate) async fn finish(
     context: &Context,
     task: &str,
     attempt: u32,
@@ -179,18 +134,8 @@ async fn finish(
     let repository = context.repository().await?;
     let branch = Branch::of_attempt(task, attempt)?;
     let checkout = repository.checkout(&branch).await?;
-    let title = context
-        .state
-        .tasks
-        .get(task)
-        .map_or(task, |known| &known.title);
-    let message = Message {
-        text: format!(
-            "{title}\n\nForge-Run: {}\nForge-Task: {task}\nForge-Attempt: {attempt}\n",
-            context.run
-        ),
-        seconds: context.inner.clock.now().as_second(),
-    };
+    let title = context.state.tasks.get(task).map(|known| &*known.title);
+    let message = message(context, task, attempt, title.unwrap_or(task));
     failpoint::point("run.commit");
     let committed = checkout.commit(&message, &[]).await?;
     failpoint::point("run.committed");
@@ -228,17 +173,24 @@ async fn finish(
                 changed(task, TaskStatus::Running, TaskStatus::Done, attempt),
             ),
         ],
-        artifacts: vec![Artifact {
-            path,
-            kind: ArtifactType::Walkthrough,
-            content: clip(walkthrough),
-        }],
-        ended: None,
+        artifacts: vec![Artifact::walkthrough(path, walkthrough)],
+        ..Work::default()
     })
 }
 
+/// Message of a commit of an attempt.
+pub(crate) fn message(context: &Context, task: &str, attempt: u32, title: &str) -> Message {
+    Message {
+        text: format!(
+            "{title}\n\nForge-Run: {}\nForge-Task: {task}\nForge-Attempt: {attempt}\n",
+            context.run
+        ),
+        seconds: context.inner.clock.now().as_second(),
+    }
+}
+
 /// At most the size of an artifact, cut between two characters.
-fn clip(mut text: String) -> String {
+pub(crate) fn clip(mut text: String) -> String {
     let mut end = text.len().min(crate::tools::MAX_DOCUMENT);
     while !text.is_char_boundary(end) {
         end -= 1;

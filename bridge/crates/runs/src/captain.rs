@@ -1,28 +1,30 @@
 //! Turns of the Captain: each is a dispatch of one session, on a checkout that is never merged.
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use forge_base::id::RunId;
 use forge_dispatch::submit::SubmitHeaders;
 
+use crate::change;
 use crate::context::Context;
-use crate::event::{ArtifactType, Entry, Event, Role};
+use crate::event::{ArtifactType, CrStatus, Entry, Event, Role};
 use crate::git::{self, Branch};
 use crate::plan::{CAPTAIN, Graph};
-use crate::state::State;
+use crate::state::{Plan, State};
 use crate::step::{self, NotSubmitted, Outcome, StepId};
 use crate::takeover::{Owner, Takeover};
-use crate::tools::{self, Effect};
-use crate::{Artifact, Work};
+use crate::tools::captain::{self as tools, Effect};
+use crate::{Artifact, Asks, Work};
 
 const PROMPT: &str = include_str!("prompts/captain.md");
-const OWN_TOOLS: &[&str] = &[tools::CREATE_SPEC, tools::CREATE_TASK, tools::SET_DAG];
 
 /// Runs a turn, or continues it after a crash.
 pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
     let id = StepId {
         run: context.run,
         of: CAPTAIN.to_owned(),
-        number: turn,
+        name: turn.to_string(),
     };
     let (body, headers) = match body(context, &id).await {
         Ok(body) => body,
@@ -36,15 +38,17 @@ pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
     let owner = Owner {
         task: None,
         attempt: 0,
+        agent: None,
         agent_id: dispatch.to_string(),
         started_at: context.inner.clock.now(),
     };
-    let events = Takeover::new(owner, OWN_TOOLS);
+    let events = Takeover::new(owner, tools::ALL);
     let followed = step::follow(context, dispatch, events).await;
     match followed {
         Ok(outcome) => Work {
             ended: Some(dispatch),
-            ..finish(context, outcome)
+            asks: Some(Asks::Captain(outcome)),
+            ..Work::default()
         },
         Err(error) => context.again(&error).await,
     }
@@ -56,13 +60,17 @@ async fn body(context: &Context, id: &StepId) -> Result<(Value, SubmitHeaders), 
     repository.start(&branch, repository.base()).await?;
     let checkout = repository.checkout(&branch).await?;
     let captain = &context.state.captain;
-    let message = match captain.messages.front() {
-        Some(message) if captain.results.is_empty() => message.as_str(),
-        Some(_) | None => "The results of your tool calls.",
-    };
+    let is_interview = context.state.plan == Plan::Open;
+    let oldest = captain.messages.front().filter(|_| is_interview).cloned();
+    let request = context.state.with_status(CrStatus::Approved).next();
+    let asked = oldest.or_else(|| Some(request?.message()));
+    let message = asked.filter(|_| captain.results.is_empty());
+    let message = message
+        .as_deref()
+        .unwrap_or("The results of your tool calls.");
     let (mut body, headers) = context.step(id, message, checkout.folder());
     body["systemPrompt"] = PROMPT.into();
-    // Offered to the last turn as well, so that the session does not change; calls of a final plan are refused.
+    // The same in all turns, so that the session does not change; calls that do not fit the plan are refused.
     body["tools"] = tools::described();
     body["toolResults"] = json!(captain.results);
     body["sessionId"] = json!(captain.session);
@@ -77,6 +85,7 @@ fn failed(text: &str, id: &str) -> Work {
     let usage = Event::Usage {
         dispatch_id: id.to_owned(),
         task_id: None,
+        agent: None,
         session_id: None,
         tokens: 0,
         cost_usd: 0.0,
@@ -97,11 +106,10 @@ fn message(content: String) -> Event {
     }
 }
 
-/// Events of a turn: what it cost, what it says, and the calls of its tools, which are carried out here.
-fn finish(context: &Context, outcome: Outcome) -> Work {
+/// Events of a turn: what it cost, what it says, and the calls of its tools, which are carried out here. `state` is that
+/// before the end of the turn.
+pub(crate) fn carry_out(state: &mut State, run: RunId, outcome: Outcome, now: Timestamp) -> Work {
     let mut work = Work::default();
-    let mut state = (*context.state).clone();
-    let now = context.inner.clock.now();
     let write = |state: &mut State, work: &mut Work, event: Event| {
         state.fold(&Entry {
             at: now,
@@ -110,23 +118,25 @@ fn finish(context: &Context, outcome: Outcome) -> Work {
         });
         work.entries.push((0, event));
     };
-    write(&mut state, &mut work, outcome.usage(None));
+    let asked_for = change::asked_for(state).map(|request| request.id.clone());
+    write(state, &mut work, outcome.usage(None, None));
+    let mut said = outcome.output.clone();
     if let Some((code, text)) = &outcome.error {
-        let content = format!("The Captain cannot answer ({code}): {text}");
-        write(&mut state, &mut work, message(content));
-        return work;
+        said = format!("The Captain cannot answer ({code}): {text}");
     }
-    if !outcome.output.trim().is_empty() {
-        write(&mut state, &mut work, message(outcome.output.clone()));
+    if !said.trim().is_empty() {
+        write(state, &mut work, message(said.clone()));
     }
-    for call in outcome.tool_calls {
-        let effect = tools::call(&state, &call.name, &call.input);
+    let is_error = outcome.error.is_some();
+    let calls = outcome.tool_calls.into_iter().filter(|_| !is_error);
+    for call in calls {
+        let effect = tools::call(state, &call.name, &call.input);
         let called = Event::CaptainToolCall {
             tool_name: call.name.clone(),
             args: call.input,
             call_id: call.tool_call_id.clone(),
         };
-        write(&mut state, &mut work, called);
+        write(state, &mut work, called);
         let (result, is_error) = match &effect {
             Ok(effect) => (told(effect), false),
             Err(text) => (json!(text), true),
@@ -137,7 +147,7 @@ fn finish(context: &Context, outcome: Outcome) -> Work {
             call_id: call.tool_call_id,
             is_error,
         };
-        write(&mut state, &mut work, answered);
+        write(state, &mut work, answered);
         match effect {
             Ok(Effect::Spec { name, content }) => {
                 work.artifacts.push(artifact(
@@ -157,13 +167,24 @@ fn finish(context: &Context, outcome: Outcome) -> Work {
                     total_refineries: graph.refineries(),
                     spec_count: state.specs.len(),
                 };
-                write(&mut state, &mut work, finalized);
-                let text = dag(context, &graph);
+                write(state, &mut work, finalized);
+                let text = dag(run, now, &graph);
                 work.artifacts
                     .push(artifact("dag.json".to_owned(), ArtifactType::Dag, text));
             }
+            Ok(Effect::Overlay { cr_id, overlay }) => {
+                let applied = change::apply(state, &cr_id, &overlay);
+                for (_, event) in applied.entries {
+                    write(state, &mut work, event);
+                }
+                work.artifacts.extend(applied.artifacts);
+            }
             Err(_) => {}
         }
+    }
+    let unanswered = asked_for.and_then(|id| change::unanswered(state, &id, is_error, &said));
+    if let Some(rejected) = unanswered {
+        write(state, &mut work, rejected);
     }
     work
 }
@@ -185,17 +206,22 @@ fn told(effect: &Effect) -> Value {
             "the plan is final and has {} nodes",
             graph.nodes().len()
         )),
+        Effect::Overlay { cr_id, overlay } => json!(format!(
+            "{} tasks and {} edges are added for {cr_id}",
+            overlay.added_nodes.len(),
+            overlay.added_edges.len()
+        )),
     }
 }
 
-fn dag(context: &Context, graph: &Graph) -> String {
+fn dag(run: RunId, now: Timestamp, graph: &Graph) -> String {
     let nodes = graph.nodes();
     let dag = json!({
         "version": 1,
-        "runId": context.run,
+        "runId": run,
         "nodes": nodes,
         "metadata": {
-            "createdAt": forge_base::time::format(context.inner.clock.now()),
+            "createdAt": forge_base::time::format(now),
             "createdBy": CAPTAIN,
             "totalTasks": nodes.len() - graph.refineries(),
             "totalRefineries": graph.refineries(),

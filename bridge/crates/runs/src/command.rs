@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use forge_store::record::RunStatus;
 
+use crate::change;
 use crate::decide::changed;
-use crate::event::{Event, HoldReason, TaskStatus};
+use crate::event::{CrStatus, Event, HoldReason, TaskStatus};
 use crate::state::State;
 
 /// Request of a client.
@@ -13,13 +14,28 @@ use crate::state::State;
 pub enum Command {
     /// A message to the Captain.
     Message(String),
-    Pause,
+    /// Nothing new starts.
+    Pause(PauseMode),
     Resume,
     Cancel,
     ApprovePlan,
     ReopenPlan,
     /// Another attempt of a task.
     Retry(String),
+    ApproveChange(String),
+    RejectChange {
+        id: String,
+        reason: Option<String>,
+    },
+}
+
+/// Effect of a pause on what runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PauseMode {
+    /// It is asked to end with what it has, where its adapter takes messages; else it runs to its end.
+    WrapUp,
+    /// It is cancelled; a resume repeats it.
+    Abort,
 }
 
 /// Reason why a request is not possible now.
@@ -29,12 +45,17 @@ pub enum NotNow {
     InvalidState { message: String, details: Value },
     #[error("the run has no task {0:?}")]
     NoTask(String),
+    #[error("the run has no change request {0:?}")]
+    NoChange(String),
 }
 
 impl Command {
     /// Events of the request, each with its attempt.
     pub fn events(&self, state: &State) -> Result<Vec<(u32, Event)>, NotNow> {
         let status = state.status();
+        if let Command::ApproveChange(id) | Command::RejectChange { id, .. } = self {
+            return decide_change(self, state, status, id);
+        }
         if status.is_ended() {
             return Err(refused(status, "the run has ended"));
         }
@@ -49,14 +70,31 @@ impl Command {
                 status,
                 "the Captain takes messages only while the run is planned",
             )),
-            Command::Pause if state.user_hold => Err(refused(status, "the run is paused already")),
-            Command::Pause => of_run(vec![Event::RunPaused {
+            Command::Pause(_) if state.user_hold => {
+                Err(refused(status, "the run is paused already"))
+            }
+            Command::Pause(_) => of_run(vec![Event::RunPaused {
                 reason: HoldReason::User,
+                cr_id: None,
             }]),
-            Command::Resume if state.user_hold => of_run(vec![Event::RunResumed {
-                reason: HoldReason::User,
-            }]),
-            Command::Resume => Err(refused(status, "the run is not paused")),
+            Command::Resume => {
+                let pending = state.with_status(CrStatus::Pending);
+                let pending: Vec<_> = pending.map(|request| &*request.id).collect();
+                if !pending.is_empty() {
+                    let message = format!("approve or reject first: {}", pending.join(", "));
+                    let details = json!({
+                        "status": status_name(status), "pendingChangeRequests": pending
+                    });
+                    return Err(NotNow::InvalidState { message, details });
+                }
+                if !state.user_hold {
+                    return Err(refused(status, "the run is not paused"));
+                }
+                of_run(vec![Event::RunResumed {
+                    reason: HoldReason::User,
+                    cr_id: None,
+                }])
+            }
             Command::Cancel if state.is_cancelling => of_run(Vec::new()),
             Command::Cancel => of_run(vec![Event::RunCancelling {}]),
             Command::ApprovePlan if status == RunStatus::PlanReview => {
@@ -69,8 +107,31 @@ impl Command {
                 Err(refused(status, "no plan waits for an approval"))
             }
             Command::Retry(id) => retry(state, status, id),
+            Command::ApproveChange(_) | Command::RejectChange { .. } => of_run(Vec::new()),
         }
     }
+}
+
+fn decide_change(
+    command: &Command,
+    state: &State,
+    status: RunStatus,
+    id: &str,
+) -> Result<Vec<(u32, Event)>, NotNow> {
+    let mut requests = state.change_requests.iter();
+    let request = requests.find(|request| request.id == id);
+    let request = request.ok_or_else(|| NotNow::NoChange(id.to_owned()))?;
+    if status.is_ended() || request.status != CrStatus::Pending {
+        let details = json!({ "status": request.status });
+        let message = "the change request is not pending".to_owned();
+        return Err(NotNow::InvalidState { message, details });
+    }
+    Ok(match command {
+        Command::RejectChange { reason, .. } => {
+            change::decided(id, CrStatus::Rejected, reason.clone())
+        }
+        _ => change::decided(id, CrStatus::Approved, None),
+    })
 }
 
 fn retry(state: &State, status: RunStatus, id: &str) -> Result<Vec<(u32, Event)>, NotNow> {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{Mutex, OnceCell, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -15,6 +15,7 @@ use forge_base::id::{DispatchId, RunId};
 use forge_dispatch::submit::SubmitHeaders;
 use forge_store::{self as store};
 
+use crate::agent::Place;
 use crate::git::{self, Repository};
 use crate::request::RunRequest;
 use crate::state::State;
@@ -38,6 +39,38 @@ pub(crate) struct Context {
     pub(crate) reports: mpsc::Sender<Report>,
     /// Cancelled with the run.
     pub(crate) stop: CancellationToken,
+    /// Held while the work of one agent is merged into that of another.
+    pub(crate) merging: Arc<Mutex<()>>,
+    /// Dispatches that are followed.
+    pub(crate) running: Running,
+}
+
+/// Dispatches of agents that are followed, with their places.
+#[derive(Clone, Default)]
+pub(crate) struct Running(Arc<StdMutex<BTreeMap<DispatchId, Place>>>);
+
+impl Running {
+    pub(crate) fn all(&self) -> Vec<(DispatchId, Place)> {
+        let running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        running
+            .iter()
+            .map(|(id, place)| (*id, place.clone()))
+            .collect()
+    }
+}
+
+/// Place in [`Running`], until it is dropped.
+pub(crate) struct Followed {
+    running: Running,
+    id: DispatchId,
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        let running = &self.running.0;
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.remove(&self.id);
+    }
 }
 
 impl Context {
@@ -54,6 +87,18 @@ impl Context {
             git.attach(&self.run.to_string(), &url, reference).await
         };
         self.opened.get_or_try_init(open).await.cloned()
+    }
+
+    /// Notes that a dispatch is followed, until the result is dropped.
+    pub(crate) fn register(&self, id: DispatchId, place: &Place) -> Followed {
+        let mut running = (self.running.0)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        running.insert(id, place.clone());
+        Followed {
+            running: self.running.clone(),
+            id,
+        }
     }
 
     /// No result, after a wait: the work is decided again.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tokio::sync::{OnceCell, mpsc};
+use tokio::sync::{Mutex, OnceCell, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -20,13 +20,16 @@ use forge_store::record::{
 use forge_store::{self as store};
 
 use crate::command::Command;
-use crate::context::Context;
+use crate::context::{Context, Running};
 use crate::decide::{Action, Transition, changed, decide};
 use crate::event::{Entry, Event, TaskStatus};
 use crate::git::Repository;
 use crate::request::RunRequest;
 use crate::state::State;
-use crate::{Artifact, Asked, Error, Inner, Report, TakenOver, Work, attempt, captain, refinery};
+use crate::{
+    Artifact, Asked, Asks, Error, Inner, Report, TakenOver, Work, agent, attempt, captain, pause,
+    refinery, repository,
+};
 
 /// Wait after a failure of the store.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -46,6 +49,8 @@ pub(crate) struct Driver {
     asked: mpsc::Receiver<Asked>,
     reports: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
     in_flight: Vec<Action>,
+    merging: Arc<Mutex<()>>,
+    running: Running,
     /// Cancelled when the run is.
     stop: CancellationToken,
 }
@@ -87,6 +92,8 @@ impl Driver {
             asked,
             reports: mpsc::channel(REPORTS),
             in_flight: Vec::new(),
+            merging: Arc::default(),
+            running: Running::default(),
             stop: CancellationToken::new(),
             inner,
         })
@@ -111,7 +118,7 @@ impl Driver {
         loop {
             self.advance().await?;
             if self.state.end.is_some() {
-                refinery::clean(&self.inner, self.id).await;
+                repository::clean(&self.inner, self.id).await;
                 return Ok(());
             }
             tokio::select! {
@@ -160,10 +167,13 @@ impl Driver {
         }
         let now = self.inner.clock.now();
         let elapsed = self.state.elapsed_ms(now);
-        let events = transitions
-            .iter()
-            .flat_map(|one| one.events(&self.state, elapsed));
-        self.append(at(now, events.collect()), Vec::new()).await?;
+        let (mut events, mut artifacts) = (Vec::new(), Vec::new());
+        for transition in &transitions {
+            let work = transition.work(&self.state, elapsed);
+            events.extend(work.entries);
+            artifacts.extend(work.artifacts);
+        }
+        self.append(at(now, events), artifacts).await?;
         Ok(true)
     }
 
@@ -194,8 +204,22 @@ impl Driver {
         Ok(())
     }
 
-    /// Events that precede a new attempt, unless they are written.
+    /// Events that precede a new attempt or agent, unless they are written.
     fn scheduled(&self, action: &Action) -> Option<Vec<Entry>> {
+        if let Action::Follow(place) = action {
+            let task = self.state.tasks.get(&place.task)?;
+            let agent = task.agents.get(place.agent);
+            let agent = agent.filter(|agent| !agent.is_started)?;
+            let started = Event::AgentStarted {
+                task_id: place.task.clone(),
+                agent: place.agent,
+                agent_type: agent.agent_type,
+                title: agent.title.clone(),
+                branch: place.branch().ok()?.to_string(),
+            };
+            let events = vec![(place.attempt, started)];
+            return Some(at(self.inner.clock.now(), events));
+        }
         let (Action::Start { task, attempt } | Action::Merge { task, attempt }) = action else {
             return None;
         };
@@ -235,15 +259,17 @@ impl Driver {
             taken_over: self.taken_over.clone(),
             reports: self.reports.0.clone(),
             stop: self.stop.clone(),
+            merging: Arc::clone(&self.merging),
+            running: self.running.clone(),
         };
         self.in_flight.push(action.clone());
         let shutdown = self.inner.shutdown.clone();
         let working = async move {
             let work = match &action {
-                Action::Attach => refinery::attach(&context).await,
+                Action::Attach => repository::attach(&context).await,
                 Action::Captain { turn } => captain::turn(&context, *turn).await,
                 Action::Start { task, attempt } => attempt::start(&context, task, *attempt).await,
-                Action::Follow { task, attempt } => attempt::follow(&context, task, *attempt).await,
+                Action::Follow(place) => agent::follow(&context, place).await,
                 Action::Push { task, attempt } => attempt::push(&context, task, *attempt).await,
                 Action::Merge { task, attempt } => refinery::merge(&context, task, *attempt).await,
                 Action::Record(_) => Work::default(),
@@ -269,6 +295,14 @@ impl Driver {
             self.append(at(self.inner.clock.now(), events), Vec::new())
                 .await?;
         }
+        if let Command::Pause(mode) = command {
+            pause::acknowledge(
+                &self.inner,
+                mode,
+                self.running.all(),
+                self.reports.0.clone(),
+            );
+        }
         let status = match command {
             Command::Cancel => RunStatus::Cancelled,
             _ => self.state.status(),
@@ -279,6 +313,7 @@ impl Driver {
 
     async fn take(&mut self, report: Report) -> store::Result<()> {
         match report {
+            Report::Acknowledged(entries) => self.append(entries, Vec::new()).await,
             Report::Events(entries, TakenOver { dispatch, position }) => {
                 self.taken_over.insert(dispatch, position);
                 if entries.is_empty() {
@@ -290,14 +325,21 @@ impl Driver {
             Report::Done(action, work) => {
                 self.in_flight.retain(|one| *one != action);
                 let Work {
-                    entries,
-                    artifacts,
+                    mut entries,
+                    mut artifacts,
                     ended,
+                    asks,
                 } = work;
                 if let Some(dispatch) = ended {
                     self.taken_over.remove(&dispatch);
                 }
-                let entries = at(self.inner.clock.now(), entries);
+                let now = self.inner.clock.now();
+                if let Some(asks) = asks {
+                    let work = self.carry_out(asks, &entries, now);
+                    entries.extend(work.entries);
+                    artifacts.extend(work.artifacts);
+                }
+                let entries = at(now, entries);
                 if entries.is_empty() {
                     return Ok(());
                 }
@@ -305,6 +347,21 @@ impl Driver {
                 self.append(entries, artifacts).await
             }
         }
+    }
+
+    /// Carries out the calls of an agent, on the state of this moment.
+    fn carry_out(&self, asks: Asks, before: &[(u32, Event)], now: Timestamp) -> Work {
+        let mut state = self.state.clone();
+        if let Asks::Agent { place, calls } = asks {
+            for entry in at(now, before.to_vec()) {
+                state.fold(&entry);
+            }
+            return agent::carry_out(&mut state, &place, calls, now);
+        }
+        let Asks::Captain(outcome) = asks else {
+            return Work::default();
+        };
+        captain::carry_out(&mut state, self.id, outcome, now)
     }
 
     /// Appends events with all that follows from them, in one transaction; repeats it while the store is unavailable.

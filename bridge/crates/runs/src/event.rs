@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use forge_base::event::NewEvent;
 
-use crate::plan::AgentType;
+use crate::plan::{AgentType, Edge, TaskDocument};
 
 /// An event with its time and the attempt that it belongs to.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,6 +30,20 @@ pub enum ContentType {
 #[serde(rename_all = "lowercase")]
 pub enum HoldReason {
     User,
+    /// A change request waits for its approval.
+    Cr,
+}
+
+/// Effect of a pause on an agent that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PauseEffect {
+    /// It was asked to end with what it has.
+    WrappingUp,
+    /// It was cancelled.
+    Cancelled,
+    /// Its adapter takes no messages; it runs to its end.
+    Unsupported,
 }
 
 /// State of a task.
@@ -61,6 +75,7 @@ pub enum ArtifactType {
     Spec,
     Task,
     Walkthrough,
+    Cr,
     Dag,
 }
 
@@ -70,6 +85,7 @@ impl ArtifactType {
             Self::Spec => "spec",
             Self::Task => "task",
             Self::Walkthrough => "walkthrough",
+            Self::Cr => "cr",
             Self::Dag => "dag",
         }
     }
@@ -123,9 +139,17 @@ pub enum Event {
     #[serde(rename = "run.executing")]
     RunExecuting {},
     #[serde(rename = "run.paused")]
-    RunPaused { reason: HoldReason },
+    RunPaused {
+        reason: HoldReason,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cr_id: Option<String>,
+    },
     #[serde(rename = "run.resumed")]
-    RunResumed { reason: HoldReason },
+    RunResumed {
+        reason: HoldReason,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cr_id: Option<String>,
+    },
     /// A client requested the end of the run.
     #[serde(rename = "run.cancelling")]
     RunCancelling {},
@@ -183,12 +207,17 @@ pub enum Event {
         task_id: String,
         agent_id: String,
         uptime_seconds: u64,
+        /// Number of the agent that the attempt has started; `None` for its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
     },
     #[serde(rename = "task.progress")]
     TaskProgress {
         task_id: String,
         content: String,
         content_type: ContentType,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
     },
     #[serde(rename = "task.completed")]
     TaskCompleted {
@@ -223,6 +252,8 @@ pub enum Event {
         tool_name: String,
         args: Value,
         call_id: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
     },
     #[serde(rename = "tool.result")]
     ToolResult {
@@ -231,6 +262,31 @@ pub enum Event {
         result: Value,
         is_error: bool,
         call_id: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
+    },
+    /// An agent was started by another one of its attempt.
+    #[serde(rename = "agent.started")]
+    AgentStarted {
+        task_id: String,
+        agent: usize,
+        agent_type: AgentType,
+        title: String,
+        branch: String,
+    },
+    #[serde(rename = "agent.ended")]
+    AgentEnded {
+        task_id: String,
+        agent: usize,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        error: Option<String>,
+    },
+    #[serde(rename = "task.pause_ack")]
+    PauseAck {
+        task_id: String,
+        effect: PauseEffect,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
     },
     #[serde(rename = "artifact.written")]
     ArtifactWritten {
@@ -257,6 +313,17 @@ pub enum Event {
         branch: String,
         paths: Vec<String>,
     },
+    /// Result of the configured checks.
+    #[serde(rename = "refinery.tests")]
+    RefineryTests {
+        task_id: String,
+        passed: usize,
+        failed: usize,
+        skipped: usize,
+        /// The check that failed, and the end of its output.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        report: Option<String>,
+    },
     #[serde(rename = "refinery.merged")]
     RefineryMerged {
         task_id: String,
@@ -267,12 +334,34 @@ pub enum Event {
         /// Evidence for each input.
         proof: Vec<Proved>,
     },
+    #[serde(rename = "cr.emitted")]
+    CrEmitted {
+        cr_id: String,
+        title: String,
+        emitted_by: String,
+    },
+    #[serde(rename = "cr.resolved")]
+    CrResolved {
+        cr_id: String,
+        status: CrStatus,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// A change request has added to the graph.
+    #[serde(rename = "dag.overlay_applied")]
+    OverlayApplied {
+        cr_id: String,
+        added_nodes: Vec<TaskDocument>,
+        added_edges: Vec<Edge>,
+    },
     /// End of one dispatch of the run.
     #[serde(rename = "usage")]
     Usage {
         dispatch_id: String,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         task_id: Option<String>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        agent: Option<usize>,
         /// Session that the next dispatch continues.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         session_id: Option<String>,
@@ -286,6 +375,16 @@ pub enum Event {
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     Assistant,
+}
+
+/// State of a change request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CrStatus {
+    Pending,
+    Approved,
+    Rejected,
+    Applied,
 }
 
 /// Evidence that one input is in the result.
@@ -340,6 +439,10 @@ impl Event {
             | Event::BranchPushed { task_id, .. }
             | Event::RefineryStarted { task_id, .. }
             | Event::RefineryConflict { task_id, .. }
+            | Event::RefineryTests { task_id, .. }
+            | Event::AgentStarted { task_id, .. }
+            | Event::AgentEnded { task_id, .. }
+            | Event::PauseAck { task_id, .. }
             | Event::RefineryMerged { task_id, .. } => Some(task_id),
             Event::Usage { task_id, .. } => task_id.as_deref(),
             Event::RunStarted { .. }
@@ -356,6 +459,9 @@ impl Event {
             | Event::PlanFinalized { .. }
             | Event::PlanApproved {}
             | Event::PlanReopened {}
+            | Event::CrEmitted { .. }
+            | Event::CrResolved { .. }
+            | Event::OverlayApplied { .. }
             | Event::ArtifactWritten { .. } => None,
         }
     }

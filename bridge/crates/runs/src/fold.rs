@@ -3,9 +3,13 @@
 
 use serde_json::Value;
 
+use crate::agent::Agent;
+use crate::change::{self, ChangeRequest};
 use crate::event::{Entry, Event, HoldReason};
-use crate::state::{Attached, Document, Ended, Plan, State, Task, ToolResult};
-use crate::tools::{self, Effect};
+use crate::plan::{Edge, Node, Overlay, TaskDocument};
+use crate::state::{Attached, Conflict, Document, Ended, Plan, State, Task, ToolResult};
+use crate::tools::agent::{self as agent_tools, Effect as AgentEffect};
+use crate::tools::captain::{self as captain_tools, Effect};
 
 impl State {
     /// Makes this the state after an event; returns false if the event changes nothing.
@@ -17,12 +21,26 @@ impl State {
             | Event::PlanApproved {}
             | Event::TaskHeartbeat { .. }
             | Event::TaskProgress { .. }
-            | Event::ToolCall { .. }
-            | Event::ToolResult { .. }
             | Event::ArtifactWritten { .. }
             | Event::RefineryStarted { .. }
-            | Event::RefineryConflict { .. }
-            | Event::RefineryMerged { .. } => return false,
+            | Event::RefineryMerged { .. }
+            | Event::PauseAck { .. }
+            | Event::CrEmitted { .. }
+            | Event::RunPaused {
+                reason: HoldReason::Cr,
+                ..
+            }
+            | Event::RunResumed {
+                reason: HoldReason::Cr,
+                ..
+            } => return false,
+            Event::ToolCall { tool_name, .. } | Event::ToolResult { tool_name, .. } => {
+                // Calls of other tools are shown, and have no effect.
+                if !agent_tools::ALL.contains(&&**tool_name) {
+                    return false;
+                }
+                self.fold_call(entry);
+            }
             Event::RunAttached { reference, commit } => {
                 self.repository = Some(Attached {
                     reference: reference.clone(),
@@ -35,9 +53,11 @@ impl State {
             }
             Event::RunPaused {
                 reason: HoldReason::User,
+                ..
             } => self.user_hold = true,
             Event::RunResumed {
                 reason: HoldReason::User,
+                ..
             } => self.user_hold = false,
             Event::RunCancelling {} => self.is_cancelling = true,
             Event::RunCompleted { status, error, .. } => {
@@ -87,10 +107,27 @@ impl State {
                 // A sum of whole numbers does not depend on how they were written and read.
                 let micros = (cost_usd * 1e6).round().max(0.0) as u64;
                 self.cost_micros = self.cost_micros.saturating_add(micros);
-                if task_id.is_none() {
-                    self.end_captain_turn(session_id.as_ref());
+                match task_id {
+                    None => self.end_captain_turn(session_id.as_ref()),
+                    Some(_) => self.fold_task(entry),
                 }
             }
+            Event::CrResolved {
+                cr_id,
+                status,
+                reason,
+            } => {
+                let mut all = self.change_requests.iter_mut();
+                if let Some(request) = all.find(|request| request.id == *cr_id) {
+                    request.status = *status;
+                    request.rejected_because = reason.clone();
+                }
+            }
+            Event::OverlayApplied {
+                cr_id,
+                added_nodes,
+                added_edges,
+            } => self.add_to_graph(cr_id, added_nodes, added_edges),
             Event::TaskScheduled { .. }
             | Event::TaskStarted { .. }
             | Event::TaskCompleted { .. }
@@ -99,6 +136,10 @@ impl State {
             | Event::TaskChanged { .. }
             | Event::TaskRetried { .. }
             | Event::TaskExhausted { .. }
+            | Event::AgentStarted { .. }
+            | Event::AgentEnded { .. }
+            | Event::RefineryConflict { .. }
+            | Event::RefineryTests { .. }
             | Event::BranchPushed { .. } => self.fold_task(entry),
         }
         true
@@ -106,29 +147,114 @@ impl State {
 
     /// Carries out a call of the Captain. A refused one has no effect but its result.
     fn call_tool(&mut self, name: &str, args: &Value) {
-        match tools::call(self, name, args) {
+        match captain_tools::call(self, name, args) {
             Ok(Effect::Spec { name, .. }) => {
                 if !self.specs.contains(&name) {
                     self.specs.push(name);
                 }
             }
             Ok(Effect::Task(document)) => {
-                let kept = Document {
-                    title: document.title,
-                    agent_type: document.agent_type,
-                    dependencies: document.dependencies,
-                };
+                let kept = Document::of(&document);
                 self.documents.insert(document.id, kept);
             }
             Ok(Effect::Graph(graph)) => self.graph = Some(graph),
-            Err(_) => {}
+            // Its own event follows.
+            Ok(Effect::Overlay { .. }) | Err(_) => {}
         }
     }
 
-    /// A turn answers the results of the calls before it, or else the oldest message.
+    /// A call of a tool of the bridge, or its result.
+    fn fold_call(&mut self, entry: &Entry) {
+        let Some(id) = entry.event.task_id().map(str::to_owned) else {
+            return;
+        };
+        let is_current = |task: &Task| task.attempt == entry.attempt;
+        if !self.tasks.get(&id).is_some_and(is_current) {
+            return;
+        }
+        match &entry.event {
+            Event::ToolCall {
+                tool_name,
+                args,
+                call_id,
+                agent,
+                ..
+            } => {
+                let number = agent.unwrap_or(0);
+                let effect = agent_tools::call(self, &id, number, tool_name, args);
+                if let Ok(AgentEffect::Request(request)) = effect {
+                    let request = ChangeRequest::new(self, &id, entry.at, request);
+                    self.change_requests.push(request);
+                } else if let (Ok(effect), Some(task)) = (effect, self.tasks.get_mut(&id)) {
+                    match effect {
+                        AgentEffect::Spawn(spawn) => {
+                            task.agents.push(Agent::started_by(number, call_id, spawn));
+                        }
+                        AgentEffect::Subtasks(subtasks) => task.subtasks = subtasks,
+                        AgentEffect::Request(_) => {}
+                    }
+                }
+                if let Some(caller) = self.agent(&id, number) {
+                    caller.calls.push(call_id.clone());
+                }
+            }
+            Event::ToolResult {
+                tool_name,
+                result,
+                call_id,
+                is_error,
+                agent,
+                ..
+            } => {
+                if let Some(caller) = self.agent(&id, agent.unwrap_or(0)) {
+                    caller.calls.retain(|open| open != call_id);
+                    caller.results.push(ToolResult {
+                        tool_call_id: call_id.clone(),
+                        name: tool_name.clone(),
+                        output: result.clone(),
+                        is_error: *is_error,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn agent(&mut self, task: &str, number: usize) -> Option<&mut Agent> {
+        self.tasks.get_mut(task)?.agents.get_mut(number)
+    }
+
+    /// An addition to the graph; one that does not fit changes nothing.
+    fn add_to_graph(&mut self, cr_id: &str, documents: &[TaskDocument], edges: &[Edge]) {
+        let overlay = Overlay {
+            added_nodes: documents.iter().map(Node::of).collect(),
+            added_edges: edges.to_vec(),
+        };
+        let Ok(graph) = change::with(self, &overlay, cr_id) else {
+            return;
+        };
+        for document in documents {
+            let kept = Document::of(document);
+            self.documents.insert(document.id.clone(), kept);
+        }
+        for node in graph.nodes() {
+            let new = || Task::of(node);
+            self.tasks.entry(node.id.clone()).or_insert_with(new);
+        }
+        self.graph = Some(graph);
+    }
+
+    /// A turn answers the results of the calls before it, or else the oldest message of the interview or the oldest
+    /// approved change request.
     fn end_captain_turn(&mut self, session: Option<&String>) {
+        let asked_for = change::asked_for(self).map(|request| request.id.clone());
+        let mut requests = self.change_requests.iter_mut();
+        if let Some(request) = requests.find(|request| Some(&request.id) == asked_for.as_ref()) {
+            request.turns += 1;
+        }
+        let is_interview = self.plan == Plan::Open;
         let captain = &mut self.captain;
-        if captain.results.is_empty() {
+        if captain.results.is_empty() && is_interview {
             captain.messages.pop_front();
         }
         captain.results.clear();
@@ -164,6 +290,7 @@ impl State {
                 task.sandbox_id = Some(sandbox_id.clone());
                 task.branch = Some(branch.clone());
                 task.started_at = Some(entry.at);
+                task.agents = vec![Agent::own(task.agent_type)];
             }
             Event::TaskCompleted {
                 walkthrough_path, ..
@@ -178,6 +305,40 @@ impl State {
             Event::TaskChanged { new_status, .. } => task.status = *new_status,
             Event::TaskExhausted { .. } => task.is_exhausted = true,
             Event::BranchPushed { commit, .. } => task.commit = Some(commit.clone()),
+            Event::AgentStarted { agent, .. } => {
+                if let Some(agent) = task.agents.get_mut(*agent) {
+                    agent.is_started = true;
+                }
+            }
+            Event::AgentEnded { agent, .. } => {
+                if let Some(agent) = task.agents.get_mut(*agent) {
+                    agent.is_ended = true;
+                    agent.instructions.clear();
+                }
+            }
+            Event::Usage {
+                agent, session_id, ..
+            } => {
+                task.conflict = None;
+                task.failed_check = None;
+                if let Some(agent) = task.agents.get_mut(agent.unwrap_or(0)) {
+                    agent.rounds += 1;
+                    agent.results.clear();
+                    agent.session = session_id.clone().or(agent.session.take());
+                }
+            }
+            Event::RefineryConflict { branch, paths, .. } => {
+                for path in paths {
+                    if !task.conflicts.contains(path) {
+                        task.conflicts.push(path.clone());
+                    }
+                }
+                task.conflict = Some(Conflict {
+                    branch: branch.clone(),
+                    paths: paths.clone(),
+                });
+            }
+            Event::RefineryTests { report, .. } => task.failed_check = report.clone(),
             _ => {}
         }
     }

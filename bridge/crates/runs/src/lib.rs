@@ -2,8 +2,11 @@
 //! state of a run is a fold of its events, and nothing else changes it.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 mod attempt;
 mod captain;
+pub mod change;
+mod check;
 pub mod command;
 mod context;
 pub mod decide;
@@ -11,8 +14,10 @@ mod driver;
 pub mod event;
 mod fold;
 pub mod git;
+mod pause;
 pub mod plan;
 mod refinery;
+mod repository;
 pub mod request;
 pub mod state;
 mod step;
@@ -37,9 +42,11 @@ use forge_base::tasks::Tasks;
 use forge_base::time::Clock;
 use forge_dispatch::Dispatcher;
 use forge_dispatch::trace::Trace;
+use forge_process::program::Launcher;
 use forge_store::record::{NewRun, RunOpened, RunRecord, RunStatus};
 use forge_store::{self as store, Store};
 
+use agent::Place;
 use command::{Command, NotNow};
 use driver::Driver;
 use event::{Entry, Event};
@@ -47,6 +54,7 @@ use git::Git;
 pub use git::Push;
 use request::{FieldError, RunRequest};
 use state::State;
+use step::{Outcome, ToolCall};
 
 /// Settings of runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -73,6 +81,12 @@ pub struct Config {
     /// Value of the header `authorization` for repositories whose URL begins with the key. Sent over https only.
     #[serde(with = "forge_base::secret::map")]
     pub authorization: BTreeMap<String, SecretString>,
+    /// Commands that must succeed on a merged commit before it is pushed, for repositories whose URL begins with the
+    /// key; the longest key counts.
+    pub checks: BTreeMap<String, Vec<Vec<String>>>,
+    /// Timeout of one check.
+    #[serde(with = "forge_base::duration")]
+    pub check_timeout: Duration,
     /// Time for one command of git.
     #[serde(with = "forge_base::duration")]
     pub git_timeout: Duration,
@@ -90,6 +104,8 @@ impl Default for Config {
             local_roots: Vec::new(),
             push: Push::Always,
             authorization: BTreeMap::new(),
+            checks: BTreeMap::new(),
+            check_timeout: Duration::from_secs(1800),
             git_timeout: Duration::from_secs(600),
         }
     }
@@ -105,6 +121,8 @@ pub struct Setup {
     pub retention: Reloadable<Duration>,
     /// The program, or the reason why runs are not available.
     pub git: Result<Git, String>,
+    /// Starts the checks.
+    pub launcher: Launcher,
     pub tracker: Tasks,
     /// Stops all work on runs; the next start continues it.
     pub shutdown: CancellationToken,
@@ -121,6 +139,7 @@ struct Inner {
     clock: Clock,
     retention: Reloadable<Duration>,
     git: Result<Git, String>,
+    launcher: Launcher,
     tracker: Tasks,
     shutdown: CancellationToken,
     live: Mutex<HashMap<RunId, mpsc::Sender<Asked>>>,
@@ -138,6 +157,8 @@ enum Report {
     Events(Vec<Entry>, TakenOver),
     /// An action has ended.
     Done(decide::Action, Work),
+    /// Effects of a pause.
+    Acknowledged(Vec<Entry>),
 }
 
 /// Position up to which the events of a dispatch are in the log of the run.
@@ -153,6 +174,21 @@ struct Work {
     artifacts: Vec<Artifact>,
     /// A dispatch whose events are taken over completely.
     ended: Option<DispatchId>,
+    /// Calls to carry out on the state of the moment at which the rest is written.
+    asks: Option<Asks>,
+}
+
+/// Calls of tools of the bridge.
+enum Asks {
+    Captain(Outcome),
+    Agent { place: Place, calls: Vec<ToolCall> },
+}
+
+impl Work {
+    /// Nothing was done; it is decided again.
+    fn is_none(&self) -> bool {
+        self.entries.is_empty() && self.asks.is_none()
+    }
 }
 
 /// A document of the run.
@@ -160,6 +196,16 @@ struct Artifact {
     path: String,
     kind: event::ArtifactType,
     content: String,
+}
+
+impl Artifact {
+    fn walkthrough(path: String, content: String) -> Self {
+        Self {
+            path,
+            kind: event::ArtifactType::Walkthrough,
+            content: attempt::clip(content),
+        }
+    }
 }
 
 /// Reason why a request about a run is not carried out.
@@ -191,6 +237,7 @@ impl Runs {
             clock,
             retention,
             git,
+            launcher,
             tracker,
             shutdown,
         } = setup;
@@ -201,6 +248,7 @@ impl Runs {
             clock,
             retention,
             git,
+            launcher,
             tracker,
             shutdown,
             live: Mutex::default(),
@@ -237,7 +285,7 @@ impl Runs {
             .map_err(|text| Error::Unavailable(text.clone()))?;
         let request = RunRequest::read(body, git).map_err(Error::Invalid)?;
         let now = inner.clock.now();
-        let mut state = State::new(now, request.plan_review);
+        let mut state = request.first_state(now);
         let started = Event::RunStarted {
             repo_url: request.repo_url.clone(),
         };

@@ -11,6 +11,7 @@ use serde_json::Value;
 pub use forge_dispatch::validate::FieldError;
 
 use crate::git::Git;
+use crate::state::State;
 
 /// Request to create a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,11 +25,34 @@ pub struct RunRequest {
     /// Adapter of all steps.
     pub provider: Option<String>,
     pub plan_review: bool,
+    /// Decision on change requests.
+    #[serde(default)]
+    pub approval: Approval,
     /// For all steps together.
     pub budget: Option<Budget>,
 }
 
+/// Decision on change requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Approval {
+    /// They wait for the user.
+    #[default]
+    User,
+    /// They are approved at once.
+    Auto,
+}
+
 impl RunRequest {
+    /// State of the run before its first event.
+    pub(crate) fn first_state(&self, created_at: jiff::Timestamp) -> State {
+        State::new(
+            created_at,
+            self.plan_review,
+            self.approval == Approval::Auto,
+        )
+    }
+
     /// Reads the body of the request; an error has all complaints.
     pub(crate) fn read(body: &Value, git: &Git) -> Result<Self, Vec<FieldError>> {
         let complaints = Complaints::default();
@@ -45,6 +69,12 @@ impl RunRequest {
                 model: fields.id("model"),
                 provider: fields.id("provider"),
                 plan_review: fields.boolean("planReview").unwrap_or(false),
+                approval: fields
+                    .choice(
+                        "approval",
+                        &[("user", Approval::User), ("auto", Approval::Auto)],
+                    )
+                    .unwrap_or_default(),
                 budget: read_budget(&fields),
                 repo_url: repo_url?.to_owned(),
             };

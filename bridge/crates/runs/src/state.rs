@@ -10,8 +10,10 @@ use forge_base::time;
 use forge_store::record::{RunRecord, RunStatus};
 use forge_store::{self as store};
 
-use crate::event::{End, TaskStatus};
-use crate::plan::{AgentType, Graph, Node};
+use crate::agent::Agent;
+use crate::change::ChangeRequest;
+use crate::event::{CrStatus, End, TaskStatus};
+use crate::plan::{AgentType, Graph, Node, TaskDocument};
 
 /// State of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -20,6 +22,8 @@ pub struct State {
     pub created_at: Timestamp,
     /// A plan waits for an approval before it is executed.
     pub plan_review: bool,
+    /// Change requests are approved without the user.
+    pub auto_approval: bool,
     pub repository: Option<Attached>,
     pub captain: Captain,
     pub specs: Vec<String>,
@@ -30,6 +34,8 @@ pub struct State {
     pub plan: Plan,
     /// Nodes of a finalised plan.
     pub tasks: BTreeMap<String, Task>,
+    /// In the order of their ids.
+    pub change_requests: Vec<ChangeRequest>,
     pub started_at: Option<Timestamp>,
     /// The user paused the run: nothing new starts.
     pub user_hold: bool,
@@ -87,6 +93,19 @@ pub struct Document {
     pub title: String,
     pub agent_type: AgentType,
     pub dependencies: Vec<String>,
+    /// It has a text for an agent.
+    pub has_instructions: bool,
+}
+
+impl Document {
+    pub(crate) fn of(document: &TaskDocument) -> Self {
+        Self {
+            title: document.title.clone(),
+            agent_type: document.agent_type,
+            dependencies: document.dependencies.clone(),
+            has_instructions: !document.instructions.trim().is_empty(),
+        }
+    }
 }
 
 /// A node of the plan, with its current attempt.
@@ -111,6 +130,32 @@ pub struct Task {
     pub error: Option<String>,
     /// All attempts failed.
     pub is_exhausted: bool,
+    /// The attempt's own agent, and those that were started by it or by each other. None before it runs.
+    pub agents: Vec<Agent>,
+    /// As its agent has set them.
+    pub subtasks: Vec<Subtask>,
+    /// Paths that were in conflict.
+    pub conflicts: Vec<String>,
+    /// For the next dispatch of a refinery's agent.
+    pub conflict: Option<Conflict>,
+    /// The check that failed, for the next dispatch of a refinery's agent.
+    pub failed_check: Option<String>,
+}
+
+/// Part of a large task.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Subtask {
+    pub title: String,
+    #[serde(default)]
+    pub done: bool,
+}
+
+/// Input of a refinery that does not merge by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conflict {
+    pub branch: String,
+    pub paths: Vec<String>,
 }
 
 impl Task {
@@ -141,6 +186,11 @@ impl Task {
             commit: None,
             error: None,
             is_exhausted: false,
+            agents: Vec::new(),
+            subtasks: Vec::new(),
+            conflicts: Vec::new(),
+            conflict: None,
+            failed_check: None,
         }
     }
 
@@ -163,10 +213,11 @@ pub struct Ended {
 
 impl State {
     /// State before the first event.
-    pub fn new(created_at: Timestamp, plan_review: bool) -> Self {
+    pub fn new(created_at: Timestamp, plan_review: bool, auto_approval: bool) -> Self {
         Self {
             created_at,
             plan_review,
+            auto_approval,
             repository: None,
             captain: Captain::default(),
             specs: Vec::new(),
@@ -174,6 +225,7 @@ impl State {
             graph: None,
             plan: Plan::Open,
             tasks: BTreeMap::new(),
+            change_requests: Vec::new(),
             started_at: None,
             user_hold: false,
             is_cancelling: false,
@@ -197,9 +249,20 @@ impl State {
                 End::Failed => RunStatus::Failed,
                 End::Cancelled => RunStatus::Cancelled,
             },
-            None if self.user_hold => RunStatus::Paused,
+            None if self.is_held() => RunStatus::Paused,
             None => self.unheld_status(),
         }
+    }
+
+    /// Nothing new starts: the user or a change request holds the run.
+    pub fn is_held(&self) -> bool {
+        self.user_hold || self.with_status(CrStatus::Pending).next().is_some()
+    }
+
+    /// Change requests of a status, the oldest first.
+    pub fn with_status(&self, status: CrStatus) -> impl Iterator<Item = &ChangeRequest> {
+        let all = self.change_requests.iter();
+        all.filter(move |request| request.status == status)
     }
 
     /// Status without holds, which a resume restores.
@@ -209,6 +272,12 @@ impl State {
             Plan::Final => RunStatus::PlanReview,
             Plan::Approved => RunStatus::Executing,
         }
+    }
+
+    /// The node gets new dependencies if it must: no attempt of it is under way or has ended well.
+    pub fn is_pending(&self, id: &str) -> bool {
+        let task = self.tasks.get(id);
+        task.is_some_and(|task| task.status == TaskStatus::Pending && !task.is_scheduled)
     }
 
     pub fn cost_usd(&self) -> f64 {

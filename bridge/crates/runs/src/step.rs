@@ -35,13 +35,13 @@ pub(crate) struct StepId {
     pub(crate) run: RunId,
     /// Id of the task, or `captain`.
     pub(crate) of: String,
-    /// Attempt, or turn of the Captain.
-    pub(crate) number: u32,
+    /// Attempt with its agent and round, or turn of the Captain.
+    pub(crate) name: String,
 }
 
 impl fmt::Display for StepId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}/{}", self.run, self.of, self.number)
+        write!(f, "{}/{}/{}", self.run, self.of, self.name)
     }
 }
 
@@ -69,10 +69,11 @@ pub(crate) struct ToolCall {
 
 impl Outcome {
     /// Event that ends the step; without a task it is one of the Captain.
-    pub(crate) fn usage(&self, task: Option<&str>) -> Event {
+    pub(crate) fn usage(&self, task: Option<&str>, agent: Option<usize>) -> Event {
         Event::Usage {
             dispatch_id: self.dispatch.to_string(),
             task_id: task.map(str::to_owned),
+            agent,
             session_id: self.session_id.clone(),
             tokens: self.tokens,
             cost_usd: self.cost_usd,

@@ -24,6 +24,8 @@ pub(crate) struct Owner {
     /// `None` for the Captain.
     pub(crate) task: Option<String>,
     pub(crate) attempt: u32,
+    /// Number of the agent; `None` for the attempt's own.
+    pub(crate) agent: Option<usize>,
     /// Agent, for heartbeats.
     pub(crate) agent_id: String,
     pub(crate) started_at: Timestamp,
@@ -83,6 +85,7 @@ impl Takeover {
                         tool_name,
                         args,
                         call_id,
+                        agent: self.owner.agent,
                     },
                     None => Event::CaptainToolCall {
                         tool_name,
@@ -110,6 +113,7 @@ impl Takeover {
                         result,
                         is_error,
                         call_id,
+                        agent: self.owner.agent,
                     },
                 );
             }
@@ -137,6 +141,7 @@ impl Takeover {
                     task_id,
                     agent_id,
                     uptime_seconds,
+                    agent: self.owner.agent,
                 };
                 self.push(now, beat);
             }
@@ -199,6 +204,7 @@ impl Takeover {
                     task_id,
                     content,
                     content_type,
+                    agent: self.owner.agent,
                 },
             );
         }
@@ -253,6 +259,7 @@ mod tests {
         let owner = Owner {
             task: Some("a".to_owned()),
             attempt: 2,
+            agent: None,
             agent_id: "dsp".to_owned(),
             started_at: Timestamp::UNIX_EPOCH,
         };

@@ -10,7 +10,6 @@ use forge_store::record::EventFilter;
 
 use crate::event::{Entry, Event};
 use crate::request::RunRequest;
-use crate::state::State;
 use crate::{Error, Runs};
 
 const PAGE: usize = 1024;
@@ -33,7 +32,7 @@ impl Runs {
         let store = &self.0.store;
         let record = store.run(id).await?.ok_or(Error::NotFound(id))?;
         let request = RunRequest::stored(&record)?;
-        let mut state = State::new(record.created_at, request.plan_review);
+        let mut state = request.first_state(record.created_at);
         let filter = EventFilter {
             run: Some(id),
             ..EventFilter::default()

@@ -157,6 +157,7 @@ impl Edge {
             clock: Clock::System,
             retention: RETENTION.into(),
             git: Err("tests of the interface have no git".to_owned()),
+            launcher: launcher(&tracker),
             tracker,
             shutdown: CancellationToken::new(),
         });

@@ -3,7 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::event::{End, Event, TaskStatus};
+use crate::Work;
+use crate::agent::Place;
+use crate::change;
+use crate::event::{CrStatus, End, Event, TaskStatus};
 use crate::plan::Node;
 use crate::state::{Plan, State, Task};
 
@@ -19,11 +22,11 @@ pub enum Action {
     Captain { turn: u32 },
     /// Make a checkout for an attempt and submit its first dispatch.
     Start { task: String, attempt: u32 },
-    /// Follow the dispatch of an attempt to its end.
-    Follow { task: String, attempt: u32 },
+    /// Follow a dispatch of an agent to its end. All but the first of an attempt are submitted by this.
+    Follow(Place),
     /// Push the branch of a finished attempt.
     Push { task: String, attempt: u32 },
-    /// Merge the inputs of a refinery.
+    /// Merge the inputs of a refinery, or publish what its agent has made of them.
     Merge { task: String, attempt: u32 },
     /// Write transitions that need no work.
     Record(Vec<Transition>),
@@ -34,6 +37,14 @@ pub enum Action {
 pub enum Transition {
     /// A plan that needs no approval is executed.
     Execute,
+    /// A change request that needs no approval is approved.
+    Approve {
+        cr_id: String,
+    },
+    /// The addition of a change request is carried out as it is.
+    Apply {
+        cr_id: String,
+    },
     Retry {
         task: String,
         attempt: u32,
@@ -83,9 +94,14 @@ pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
     let mut actions: Vec<Action> = state
         .tasks
         .iter()
-        .filter_map(|(id, task)| continue_task(id, task))
+        .flat_map(|(id, task)| continue_task(id, task))
         .collect();
-    if state.user_hold {
+    let mut pending = state.with_status(CrStatus::Pending);
+    if let Some(request) = pending.next().filter(|_| state.auto_approval) {
+        let cr_id = request.id.clone();
+        actions.push(Action::Record(vec![Transition::Approve { cr_id }]));
+    }
+    if state.is_held() {
         return actions;
     }
     if state.repository.is_none() {
@@ -93,8 +109,14 @@ pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
         return actions;
     }
     let captain = &state.captain;
-    let is_asked =
-        !captain.results.is_empty() || (state.plan == Plan::Open && !captain.messages.is_empty());
+    let approved = state.with_status(CrStatus::Approved).next();
+    let is_asked = !captain.results.is_empty()
+        || (state.plan == Plan::Open && !captain.messages.is_empty())
+        || approved.is_some_and(|request| !request.is_direct());
+    if let Some(request) = approved.filter(|request| request.is_direct()) {
+        let cr_id = request.id.clone();
+        actions.push(Action::Record(vec![Transition::Apply { cr_id }]));
+    }
     if is_asked {
         actions.push(Action::Captain {
             turn: captain.turns + 1,
@@ -117,41 +139,65 @@ pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
 }
 
 /// Work that has begun goes on, also while the run is paused.
-fn continue_task(id: &str, task: &Task) -> Option<Action> {
+fn continue_task(id: &str, task: &Task) -> Vec<Action> {
     let (task_id, attempt) = (id.to_owned(), task.attempt);
     match task.status {
-        TaskStatus::Running if task.is_refinery() => Some(Action::Merge {
+        TaskStatus::Running | TaskStatus::Done if task.is_refinery() && !is_followed(task) => {
+            vec![Action::Merge {
+                task: task_id,
+                attempt,
+            }]
+        }
+        TaskStatus::Running => {
+            let agents = task.agents.iter().enumerate();
+            let active = agents.filter(|(_, agent)| agent.is_active());
+            let follow = active.map(|(number, agent)| {
+                Action::Follow(Place {
+                    task: id.to_owned(),
+                    attempt,
+                    agent: number,
+                    round: agent.rounds,
+                })
+            });
+            follow.collect()
+        }
+        TaskStatus::Done => vec![Action::Push {
             task: task_id,
             attempt,
-        }),
-        TaskStatus::Running => Some(Action::Follow {
-            task: task_id,
-            attempt,
-        }),
-        TaskStatus::Done if !task.is_refinery() => Some(Action::Push {
-            task: task_id,
-            attempt,
-        }),
+        }],
         TaskStatus::Pending
-        | TaskStatus::Done
         | TaskStatus::MergeReady
         | TaskStatus::Merged
         | TaskStatus::Failed
-        | TaskStatus::Stale => None,
+        | TaskStatus::Stale => Vec::new(),
+    }
+}
+
+/// An attempt with agents that have not ended.
+fn is_followed(task: &Task) -> bool {
+    task.status == TaskStatus::Running && !task.agents.is_empty()
+}
+
+/// Number of places that a task takes.
+fn places(task: &Task) -> usize {
+    let is_starting = task.status == TaskStatus::Pending && task.is_scheduled;
+    match task.status {
+        TaskStatus::Running => task.agents.iter().filter(|one| one.is_active()).count(),
+        _ => usize::from(is_starting && !task.is_refinery()),
     }
 }
 
 /// Starts what is ready, retries what failed.
 fn start(state: &State, max_parallel: usize, actions: &mut Vec<Action>) {
-    let running = |task: &&Task| {
-        let is_starting = task.status == TaskStatus::Pending && task.is_scheduled;
-        !task.is_refinery() && (is_starting || task.status == TaskStatus::Running)
+    let taken: usize = state.tasks.values().map(places).sum();
+    let mut free = max_parallel.saturating_sub(taken);
+    let is_merging = |task: &Task| {
+        let is_under_way = matches!(task.status, TaskStatus::Running | TaskStatus::Done);
+        task.is_refinery() && is_under_way
     };
-    let mut free = max_parallel.saturating_sub(state.tasks.values().filter(running).count());
-    let mut is_merging = state
-        .tasks
-        .values()
-        .any(|task| task.is_refinery() && task.status == TaskStatus::Running);
+    let mut is_merging = state.tasks.values().any(is_merging);
+    let approved = state.with_status(CrStatus::Approved);
+    let waiting: BTreeSet<_> = approved.flat_map(|request| &request.impact).collect();
     let mut transitions = Vec::new();
     for node in state.nodes() {
         let Some(task) = state.tasks.get(&node.id) else {
@@ -159,7 +205,21 @@ fn start(state: &State, max_parallel: usize, actions: &mut Vec<Action>) {
         };
         let (id, attempt) = (node.id.clone(), task.attempt);
         match task.status {
+            TaskStatus::Pending if !task.is_scheduled && waiting.contains(&node.id) => {}
             TaskStatus::Pending if !is_ready(state, node) => {}
+            TaskStatus::Running => {
+                for (number, agent) in task.agents.iter().enumerate() {
+                    if !agent.is_started && free > 0 {
+                        free -= 1;
+                        actions.push(Action::Follow(Place {
+                            task: id.clone(),
+                            attempt,
+                            agent: number,
+                            round: 0,
+                        }));
+                    }
+                }
+            }
             TaskStatus::Pending if task.is_refinery() => {
                 if !std::mem::replace(&mut is_merging, true) {
                     actions.push(Action::Merge {
@@ -184,10 +244,7 @@ fn start(state: &State, max_parallel: usize, actions: &mut Vec<Action>) {
             TaskStatus::Failed | TaskStatus::Stale => {
                 transitions.push(Transition::Exhaust { task: id, attempt });
             }
-            TaskStatus::Running
-            | TaskStatus::Done
-            | TaskStatus::MergeReady
-            | TaskStatus::Merged => {}
+            TaskStatus::Done | TaskStatus::MergeReady | TaskStatus::Merged => {}
         }
     }
     if !transitions.is_empty() {
@@ -249,12 +306,24 @@ fn cancel(state: &State) -> Vec<Action> {
         .tasks
         .iter()
         .filter(|(_, task)| task.status == TaskStatus::Running);
-    let (merges, attempts): (Vec<_>, Vec<_>) = running.partition(|(_, task)| task.is_refinery());
+    let (attempts, merges): (Vec<_>, Vec<_>) = running.partition(|(_, task)| is_followed(task));
     if !attempts.is_empty() {
-        return attempts
-            .into_iter()
-            .filter_map(|(id, task)| continue_task(id, task))
-            .collect();
+        let mut actions = Vec::new();
+        for (id, task) in attempts {
+            actions.extend(continue_task(id, task));
+            // Those that wait for a place end at once, so that the agents that have started them end.
+            let agents = task.agents.iter().enumerate();
+            let waiting = agents.filter(|(_, agent)| !agent.is_started);
+            actions.extend(waiting.map(|(number, _)| {
+                Action::Follow(Place {
+                    task: id.clone(),
+                    attempt: task.attempt,
+                    agent: number,
+                    round: 0,
+                })
+            }));
+        }
+        return actions;
     }
     let abandoned = merges.into_iter().map(|(id, task)| Transition::Abandon {
         task: id.clone(),
@@ -268,37 +337,41 @@ fn cancel(state: &State) -> Vec<Action> {
 }
 
 impl Transition {
-    /// Events of the transition, each with its attempt.
-    pub fn events(&self, state: &State, elapsed_ms: u64) -> Vec<(u32, Event)> {
+    /// Events of the transition, each with its attempt, and documents.
+    pub(crate) fn work(&self, state: &State, elapsed_ms: u64) -> Work {
         let status = |id: &str| {
-            state
-                .tasks
-                .get(id)
-                .map_or(TaskStatus::Pending, |task| task.status)
+            let task = state.tasks.get(id);
+            task.map_or(TaskStatus::Pending, |task| task.status)
         };
-        match self {
+        let entries = match self {
             Transition::Execute => vec![(0, Event::RunExecuting {})],
+            Transition::Approve { cr_id } => change::decided(cr_id, CrStatus::Approved, None),
+            Transition::Apply { cr_id } => {
+                let mut requests = state.change_requests.iter();
+                let request = requests.find(|request| request.id == *cr_id);
+                let addition = request.and_then(|request| request.addition.as_ref());
+                return addition.map_or(Work::default(), |addition| {
+                    change::apply(state, cr_id, addition)
+                });
+            }
             Transition::Retry { task, attempt } => {
-                let next = attempt + 1;
+                let retried = Event::TaskRetried {
+                    task_id: task.clone(),
+                };
                 vec![
                     (
                         *attempt,
                         changed(task, status(task), TaskStatus::Pending, *attempt),
                     ),
-                    (
-                        next,
-                        Event::TaskRetried {
-                            task_id: task.clone(),
-                        },
-                    ),
+                    (attempt + 1, retried),
                 ]
             }
-            Transition::Exhaust { task, attempt } => vec![(
-                *attempt,
-                Event::TaskExhausted {
+            Transition::Exhaust { task, attempt } => {
+                let exhausted = Event::TaskExhausted {
                     task_id: task.clone(),
-                },
-            )],
+                };
+                vec![(*attempt, exhausted)]
+            }
             Transition::Abandon { task, attempt } => {
                 vec![(
                     *attempt,
@@ -319,6 +392,10 @@ impl Transition {
                 };
                 vec![(0, completed)]
             }
+        };
+        Work {
+            entries,
+            ..Work::default()
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Runs with random plans, failures, pauses and restarts: each ends, and no rule of the order is broken.
+//! Runs with random plans, failures, agents that start agents, change requests, pauses and restarts: each ends, and no
+//! rule of the order is broken.
 
 use jiff::Timestamp;
 use proptest::prelude::*;
@@ -6,7 +7,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::event::{Entry, HoldReason};
 use crate::plan::AgentType;
+use crate::step::{Outcome as StepOutcome, ToolCall};
+use crate::tools::agent::{EMIT_CR, SPAWN_AGENT};
+use crate::tools::captain::ADD_TO_DAG;
+use crate::{agent, captain};
+use forge_base::id::{DispatchId, RunId};
 use serde_json::json;
+
+/// Agents of one attempt, and change requests of one run.
+const MOST: usize = 4;
 
 /// A run whose work is done by the test.
 struct Simulation {
@@ -19,7 +28,7 @@ struct Simulation {
 impl Simulation {
     fn new(edges: &[(usize, usize)], tasks: usize) -> Self {
         let mut run = Self {
-            state: State::new(Timestamp::UNIX_EPOCH, false),
+            state: State::new(Timestamp::UNIX_EPOCH, false, false),
             log: Vec::new(),
             in_flight: Vec::new(),
             max_parallel: 3,
@@ -103,19 +112,25 @@ impl Simulation {
                     if matches!(transition, Transition::Complete { .. }) {
                         assert_eq!(self.in_flight, [], "the run ends while work is in flight");
                     }
-                    for (attempt, event) in transition.events(&self.state, 0) {
-                        self.write(attempt, event);
-                    }
+                    self.write_all(transition.work(&self.state, 0));
                 }
             }
         }
     }
 
     fn begin(&mut self, action: Action) {
-        let starts = matches!(action, Action::Start { .. } | Action::Captain { .. })
-            || matches!(&action, Action::Merge { task, .. } if self.state.tasks[task].status == TaskStatus::Pending);
+        let is_new = match &action {
+            Action::Follow(place) => !self.state.tasks[&place.task].agents[place.agent].is_started,
+            _ => false,
+        };
+        let starts = match &action {
+            Action::Start { .. } | Action::Captain { .. } => true,
+            Action::Merge { task, .. } => self.state.tasks[task].status == TaskStatus::Pending,
+            Action::Follow(_) => is_new && !self.state.is_cancelling,
+            Action::Attach | Action::Push { .. } | Action::Record(_) => false,
+        };
         assert!(
-            !(starts && self.state.user_hold),
+            !(starts && self.state.is_held()),
             "{action:?} starts while the run is paused"
         );
         if let Action::Start { task, .. } | Action::Merge { task, .. } = &action {
@@ -140,28 +155,155 @@ impl Simulation {
                 self.write(*attempt, scheduled);
             }
         }
+        if let Action::Follow(place) = &action
+            && is_new
+        {
+            let started = Event::AgentStarted {
+                task_id: place.task.clone(),
+                agent: place.agent,
+                agent_type: AgentType::Throwaway,
+                title: "a".to_owned(),
+                branch: "b".to_owned(),
+            };
+            self.write(place.attempt, started);
+        }
         self.in_flight.push(action);
-        let attempts = self.state.tasks.values().filter(|task| {
-            !task.is_refinery()
-                && (task.status == TaskStatus::Running
-                    || task.is_scheduled && task.status == TaskStatus::Pending)
-        });
-        assert!(attempts.count() <= self.max_parallel);
+        if starts && !self.state.is_cancelling {
+            let agents = self.state.tasks.values().map(places);
+            assert!(agents.sum::<usize>() <= self.max_parallel + 1);
+        }
+    }
+
+    fn write_all(&mut self, work: Work) {
+        for (attempt, event) in work.entries {
+            self.write(attempt, event);
+        }
+    }
+
+    fn started(&mut self, task: &str, attempt: u32) {
+        let started = Event::TaskStarted {
+            task_id: task.to_owned(),
+            agent_id: "d".to_owned(),
+            sandbox_id: "s".to_owned(),
+            branch: "b".to_owned(),
+        };
+        self.write(attempt, started);
+    }
+
+    /// End of a dispatch of an agent: with a call, as a failure, or as the end of the agent.
+    fn finish_dispatch(&mut self, place: &Place, how: WorkEnd) {
+        let (attempt, number) = (place.attempt, place.number());
+        let agents = &self.state.tasks[&place.task].agents;
+        let agent = agents[place.agent].clone();
+        let usage = Event::Usage {
+            dispatch_id: "d".to_owned(),
+            task_id: Some(place.task.clone()),
+            agent: number,
+            session_id: Some("s".to_owned()),
+            tokens: 1,
+            cost_usd: 0.1,
+        };
+        let call = match how {
+            WorkEnd::Calls if agents.len() < MOST && agent.agent_type != AgentType::Throwaway => {
+                let input = json!({"type": 1, "title": "t", "instructions": "i"});
+                Some((SPAWN_AGENT, input))
+            }
+            WorkEnd::Asks if self.state.change_requests.len() < MOST && place.agent == 0 => {
+                let number = self.state.change_requests.len();
+                let impact: Vec<_> = self.state.tasks.keys().skip(number * 2).take(1).collect();
+                let node = json!({"id": format!("x{number}"), "title": "x", "instructions": "i"});
+                let overlay = json!({"addedNodes": [node]});
+                Some((
+                    EMIT_CR,
+                    json!({"title": "t", "reason": "r", "affectedTasks": impact, "overlay": overlay}),
+                ))
+            }
+            _ => None,
+        };
+        self.write(attempt, usage);
+        if let Some((name, input)) = call {
+            let call = ToolCall {
+                tool_call_id: format!("c{}", agent.rounds),
+                name: name.to_owned(),
+                input,
+            };
+            let now = Timestamp::UNIX_EPOCH;
+            let work = agent::carry_out(&mut self.state.clone(), place, vec![call], now);
+            return self.write_all(work);
+        }
+        let fails = matches!(how, WorkEnd::Fails);
+        let Some(parent) = agent.parent else {
+            let to = if fails {
+                TaskStatus::Failed
+            } else {
+                TaskStatus::Done
+            };
+            return self.status(&place.task, to, attempt);
+        };
+        let ended = Event::AgentEnded {
+            task_id: place.task.clone(),
+            agent: place.agent,
+            error: None,
+        };
+        let answered = Event::ToolResult {
+            task_id: place.task.clone(),
+            tool_name: SPAWN_AGENT.to_owned(),
+            result: json!("done"),
+            is_error: fails,
+            call_id: parent.call_id,
+            agent: (parent.agent > 0).then_some(parent.agent),
+        };
+        self.write(attempt, ended);
+        self.write(attempt, answered);
+    }
+
+    fn finish_turn(&mut self, how: WorkEnd) {
+        let number = self.state.captain.turns;
+        let node = json!({"id": format!("y{number}"), "title": "y", "instructions": "i"});
+        let call = ToolCall {
+            tool_call_id: "c".to_owned(),
+            name: ADD_TO_DAG.to_owned(),
+            input: json!({"addedNodes": [node]}),
+        };
+        let outcome = StepOutcome {
+            dispatch: DispatchId::new(),
+            error: matches!(how, WorkEnd::Fails).then(|| ("code".to_owned(), "text".to_owned())),
+            output: "text".to_owned(),
+            tool_calls: matches!(how, WorkEnd::Calls)
+                .then_some(call)
+                .into_iter()
+                .collect(),
+            session_id: None,
+            tokens: 1,
+            cost_usd: 0.0,
+        };
+        let run = RunId::new();
+        let now = Timestamp::UNIX_EPOCH;
+        let work = captain::carry_out(&mut self.state.clone(), run, outcome, now);
+        self.write_all(work);
+    }
+
+    /// The user decides on all change requests.
+    fn decide_changes(&mut self, status: CrStatus) {
+        let pending = self.state.with_status(CrStatus::Pending);
+        let pending: Vec<_> = pending.map(|request| request.id.clone()).collect();
+        for id in pending {
+            for (attempt, event) in change::decided(&id, status, None) {
+                self.write(attempt, event);
+            }
+        }
     }
 
     /// Ends one piece of work.
-    fn finish(&mut self, place: usize, fails: bool) {
+    fn finish(&mut self, place: usize, how: WorkEnd) {
         let action = self.in_flight.remove(place % self.in_flight.len());
         match action {
-            Action::Start { task, attempt } => self.status(&task, TaskStatus::Running, attempt),
-            Action::Follow { task, attempt, .. } => {
-                let to = if fails {
-                    TaskStatus::Failed
-                } else {
-                    TaskStatus::Done
-                };
-                self.status(&task, to, attempt);
+            Action::Start { task, attempt } => {
+                self.started(&task, attempt);
+                self.status(&task, TaskStatus::Running, attempt);
             }
+            Action::Follow(place) => self.finish_dispatch(&place, how),
+            Action::Captain { .. } => self.finish_turn(how),
             Action::Push { task, attempt } => self.status(&task, TaskStatus::MergeReady, attempt),
             Action::Merge { task, attempt } => {
                 if self.state.tasks[&task].status == TaskStatus::Pending {
@@ -172,8 +314,11 @@ impl Simulation {
                     self.write(attempt, scheduled);
                     self.status(&task, TaskStatus::Running, attempt);
                 }
-                if fails {
-                    return self.status(&task, TaskStatus::Failed, attempt);
+                let is_settled = self.state.tasks[&task].status == TaskStatus::Done;
+                match how {
+                    WorkEnd::Calls if !is_settled => return self.started(&task, attempt),
+                    WorkEnd::Fails => return self.status(&task, TaskStatus::Failed, attempt),
+                    _ => {}
                 }
                 let graph = self.state.graph.clone().unwrap();
                 for node in graph.inputs(&task) {
@@ -182,25 +327,48 @@ impl Simulation {
                 }
                 self.status(&task, TaskStatus::Merged, attempt);
             }
-            Action::Attach | Action::Captain { .. } | Action::Record(_) => {
+            Action::Attach | Action::Record(_) => {
                 unreachable!("{action:?}")
             }
         }
     }
 }
 
+/// End of a piece of work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum WorkEnd {
+    Well,
+    Fails,
+    /// With a call of a tool.
+    Calls,
+    /// With a change request, if it is an agent.
+    Asks,
+}
+
 #[derive(Clone, Debug)]
 enum Step {
-    Finish(usize, bool),
+    Finish(usize, WorkEnd),
     Pause,
     Resume,
+    Decide(CrStatus),
     /// The process ends: what was in flight is decided again.
     Restart,
 }
 
+fn ends() -> impl Strategy<Value = WorkEnd> {
+    prop_oneof![
+        5 => Just(WorkEnd::Well),
+        2 => Just(WorkEnd::Fails),
+        2 => Just(WorkEnd::Calls),
+        1 => Just(WorkEnd::Asks),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => (any::<usize>(), prop::bool::weighted(0.2)).prop_map(|(place, fails)| Step::Finish(place, fails)),
+        8 => (any::<usize>(), ends()).prop_map(|(place, how)| Step::Finish(place, how)),
+        1 => Just(Step::Decide(CrStatus::Approved)),
+        1 => Just(Step::Decide(CrStatus::Rejected)),
         1 => Just(Step::Pause),
         1 => Just(Step::Resume),
         1 => Just(Step::Restart),
@@ -221,9 +389,14 @@ proptest! {
         for step in steps {
             match step {
                 _ if run.state.end.is_some() => break,
-                Step::Finish(place, fails) if !run.in_flight.is_empty() => run.finish(place, fails),
-                Step::Pause if !run.state.user_hold => run.write(0, Event::RunPaused { reason: hold }),
-                Step::Resume if run.state.user_hold => run.write(0, Event::RunResumed { reason: hold }),
+                Step::Finish(place, how) if !run.in_flight.is_empty() => run.finish(place, how),
+                Step::Pause if !run.state.user_hold => {
+                    run.write(0, Event::RunPaused { reason: hold, cr_id: None });
+                }
+                Step::Resume if run.state.user_hold => {
+                    run.write(0, Event::RunResumed { reason: hold, cr_id: None });
+                }
+                Step::Decide(status) => run.decide_changes(status),
                 Step::Restart => run.in_flight.clear(),
                 Step::Finish(..) | Step::Pause | Step::Resume => {}
             }
@@ -231,8 +404,9 @@ proptest! {
         }
         if run.state.end.is_none() {
             if run.state.user_hold {
-                run.write(0, Event::RunResumed { reason: hold });
+                run.write(0, Event::RunResumed { reason: hold, cr_id: None });
             }
+            run.decide_changes(CrStatus::Rejected);
             if cancels {
                 run.in_flight.clear();
                 run.write(0, Event::RunCancelling {});
@@ -244,7 +418,7 @@ proptest! {
                 break;
             }
             prop_assert!(!run.in_flight.is_empty(), "nothing can go on: {:?}", run.state.tasks);
-            run.finish(0, false);
+            run.finish(0, WorkEnd::Well);
             run.decide();
         }
         let end = run.state.end.clone().expect("the run ends");
@@ -256,7 +430,7 @@ proptest! {
         prop_assert_eq!(end.status == End::Completed, merged && !is_cancelled);
         prop_assert_eq!(end.status == End::Failed, exhausted && !merged && !is_cancelled);
         // The log alone gives the same state.
-        let mut again = State::new(Timestamp::UNIX_EPOCH, false);
+        let mut again = State::new(Timestamp::UNIX_EPOCH, false, false);
         for entry in &run.log {
             again.fold(entry);
         }

@@ -42,6 +42,11 @@ impl Repository {
         Ok(folder)
     }
 
+    /// Removes the folder of [`Self::folder_of`].
+    pub async fn discard_checks(&self, commit: &CommitId) -> Result<(), Error> {
+        discard(self.folder().join("checks").join(commit.as_str())).await
+    }
+
     /// Makes a folder with a repository of its own, which shares no file with another one and has no remote.
     async fn fill(&self, folder: &Path, branch: &str, source: &str) -> Result<(), Error> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();

@@ -84,12 +84,12 @@ impl fmt::Display for AgentType {
 }
 
 /// Task document as the Captain writes it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TaskDocument {
     pub id: String,
     pub title: String,
-    #[serde(rename = "type", default = "worker")]
+    #[serde(rename = "type", alias = "agentType", default = "worker")]
     pub agent_type: AgentType,
     #[serde(default)]
     pub dependencies: Vec<String>,
@@ -144,6 +144,16 @@ pub struct Node {
 }
 
 impl Node {
+    /// Node of a task document.
+    pub(crate) fn of(document: &TaskDocument) -> Self {
+        Self {
+            id: document.id.clone(),
+            title: document.title.clone(),
+            agent_type: document.agent_type,
+            dependencies: document.dependencies.clone(),
+        }
+    }
+
     pub fn is_refinery(&self) -> bool {
         self.agent_type == AgentType::Refinery
     }

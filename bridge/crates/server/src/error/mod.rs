@@ -27,6 +27,7 @@ pub enum Code {
     RunNotFound,
     TaskNotFound,
     ArtifactNotFound,
+    ChangeRequestNotFound,
     MethodNotAllowed,
     RequestTimeout,
     Conflict,
@@ -60,6 +61,7 @@ impl Code {
             Code::RunNotFound => (StatusCode::NOT_FOUND, "RUN_NOT_FOUND"),
             Code::TaskNotFound => (StatusCode::NOT_FOUND, "TASK_NOT_FOUND"),
             Code::ArtifactNotFound => (StatusCode::NOT_FOUND, "ARTIFACT_NOT_FOUND"),
+            Code::ChangeRequestNotFound => (StatusCode::NOT_FOUND, "CR_NOT_FOUND"),
             Code::MethodNotAllowed => (StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED"),
             Code::RequestTimeout => (StatusCode::REQUEST_TIMEOUT, "REQUEST_TIMEOUT"),
             Code::Conflict => (StatusCode::CONFLICT, "CONFLICT"),
@@ -117,6 +119,7 @@ impl Code {
             | Code::RunNotFound
             | Code::TaskNotFound
             | Code::ArtifactNotFound
+            | Code::ChangeRequestNotFound
             | Code::MethodNotAllowed
             | Code::RequestTimeout
             | Code::Conflict

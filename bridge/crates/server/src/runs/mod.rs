@@ -1,6 +1,7 @@
 //! Runs: create, read, command. The event stream is in `stream.rs`.
 
 mod artifacts;
+mod changes;
 pub(super) mod stream;
 mod view;
 
@@ -22,7 +23,8 @@ use super::error::{Code, Failure, problem};
 use super::query::{NoQuery, Query, page_cursor};
 use forge_base::id::RunId;
 use forge_base::time;
-use forge_runs::command::{Command, NotNow, status_name};
+use forge_dispatch::validate::fields::{Complaints, Fields};
+use forge_runs::command::{Command, NotNow, PauseMode, status_name};
 use forge_runs::state::State as RunState;
 use forge_runs::{Error, Runs};
 use forge_store::Store;
@@ -56,6 +58,15 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/runs/{runId}/tasks", get(tasks))
         .route("/api/v1/runs/{runId}/tasks/{taskId}", get(task))
         .route("/api/v1/runs/{runId}/tasks/{taskId}/retry", post(retry))
+        .route("/api/v1/runs/{runId}/change-requests", get(changes::list))
+        .route(
+            "/api/v1/runs/{runId}/change-requests/{crId}/approve",
+            post(changes::approve),
+        )
+        .route(
+            "/api/v1/runs/{runId}/change-requests/{crId}/reject",
+            post(changes::reject),
+        )
         .route(
             "/api/v1/runs/{runId}/artifacts/{*path}",
             get(artifacts::show),
@@ -154,7 +165,7 @@ async fn task(
     Path((id, task)): Path<(String, String)>,
 ) -> Result<Json<Value>, Failure> {
     let (run, state) = find(store.as_ref(), &id).await?;
-    let mut found = view::task(&state, &task).ok_or_else(|| no_task(&task))?;
+    let mut found = view::task_detail(&state, &task).ok_or_else(|| no_task(&task))?;
     let known = &state.tasks[&task];
     let artifacts = store.run_artifacts(run.id).await?;
     let document = format!("tasks/{task}.md");
@@ -170,8 +181,17 @@ async fn task(
     Ok(Json(found))
 }
 
-async fn pause(_: Sender, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
-    command(&runs, &id, Command::Pause).await
+async fn pause(
+    _: Sender,
+    _: NoQuery,
+    State(runs): State<Runs>,
+    Path(id): Path<String>,
+    body: Option<Body>,
+) -> Answer {
+    let modes = [("wrap_up", PauseMode::WrapUp), ("abort", PauseMode::Abort)];
+    let mode = read(body, |fields| fields.choice("mode", &modes))?.flatten();
+    let mode = mode.unwrap_or(PauseMode::WrapUp);
+    command(&runs, &id, Command::Pause(mode)).await
 }
 
 async fn resume(_: Sender, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
@@ -216,25 +236,21 @@ async fn message(
     _: Sender,
     _: NoQuery,
     State(runs): State<Runs>,
-    Body { tree, .. }: Body,
+    body: Body,
 ) -> Result<Response, Failure> {
-    let text = |name: &'static str| match &tree[name] {
-        Value::String(text) if !text.trim().is_empty() && text.len() <= MAX_MESSAGE => {
-            Ok(text.clone())
+    let given = read(Some(body), |fields| {
+        let (id, content) = (
+            fields.required_text("runId"),
+            fields.required_text("message"),
+        );
+        let is_text = |text: &&str| !text.trim().is_empty() && text.len() <= MAX_MESSAGE;
+        if content.is_some_and(|content| !is_text(&content)) {
+            let message = format!("must be a text of 1 to {MAX_MESSAGE} bytes");
+            fields.complain("message", message);
         }
-        Value::Null => Err(problem(name, "is required")),
-        _ => Err(problem(
-            name,
-            format!("must be a text of 1 to {MAX_MESSAGE} bytes"),
-        )),
-    };
-    let (id, content) = match (text("runId"), text("message")) {
-        (Ok(id), Ok(content)) => (id, content),
-        (id, content) => {
-            let problems = [id.err(), content.err()];
-            return Err(Failure::fields(problems.into_iter().flatten().collect()));
-        }
-    };
+        Some((id?.to_owned(), content?.to_owned()))
+    })?;
+    let (id, content) = given.flatten().unwrap_or_default();
     let run = parse(&id)?;
     runs.command(run, Command::Message(content)).await?;
     let body = json!({ "acknowledged": true });
@@ -244,6 +260,19 @@ async fn message(
 async fn verify(_: Reader, _: NoQuery, State(runs): State<Runs>, Path(id): Path<String>) -> Answer {
     let run = parse(&id)?;
     Ok(Json(json!(runs.verify(run).await?)))
+}
+
+/// Members of a body; `None` without a body.
+fn read<T>(body: Option<Body>, read: impl FnOnce(&Fields<'_>) -> T) -> Result<Option<T>, Failure> {
+    let Some(Body { tree, .. }) = body else {
+        return Ok(None);
+    };
+    let complaints = Complaints::default();
+    let found = Fields::read(&tree, "", &complaints).map(|fields| read(&fields));
+    match complaints.into_parts().0 {
+        errors if errors.is_empty() => Ok(found),
+        errors => Err(Error::Invalid(errors).into()),
+    }
 }
 
 /// Id of a run; another text names no run.
@@ -282,6 +311,10 @@ impl From<Error> for Failure {
                 Failure::new(Code::Conflict, message).with_details(json!({ "runId": id }))
             }
             Error::NotNow(NotNow::NoTask(id)) => no_task(&id),
+            Error::NotNow(NotNow::NoChange(id)) => {
+                let message = format!("the run has no change request {id:?}");
+                Failure::new(Code::ChangeRequestNotFound, message)
+            }
             Error::NotNow(NotNow::InvalidState { message, details }) => {
                 Failure::new(Code::InvalidState, message).with_details(details)
             }

@@ -5,8 +5,10 @@ use serde_json::{Map, Value, json};
 use super::moment;
 use forge_base::event::Cursor;
 use forge_base::time;
+use forge_runs::change::ChangeRequest;
 use forge_runs::command::status_name;
-use forge_runs::event::TaskStatus;
+use forge_runs::event::{CrStatus, TaskStatus};
+use forge_runs::plan::AgentType;
 use forge_runs::request::RunRequest;
 use forge_runs::state::State;
 use forge_store::record::{RunArtifactInfo, RunRecord, RunStatus};
@@ -59,6 +61,9 @@ pub(super) fn whole(
         let info = json!({ "type": one.kind, "size": one.size, "updatedAt": time::format(one.updated_at) });
         (one.path.clone(), info)
     });
+    let is_open = |status| matches!(status, CrStatus::Pending | CrStatus::Approved);
+    let active = state.change_requests.iter();
+    let active = active.filter(|request| is_open(request.status));
     let more = json!({
         "currentPhase": phase(run.status),
         "startedAt": moment(state.started_at),
@@ -71,7 +76,7 @@ pub(super) fn whole(
         "mergedTasks": merged,
         "failedTasks": state.tasks.values().filter(|task| task.is_exhausted).count(),
         "runningTasks": count(&[TaskStatus::Running]),
-        "activeCRs": [],
+        "activeCRs": active.map(|request| &request.id).collect::<Vec<_>>(),
         "lastEventId": last,
         "tokens": state.tokens,
         "costUsd": state.cost_usd(),
@@ -94,6 +99,51 @@ fn phase(status: RunStatus) -> &'static str {
         RunStatus::Paused => "paused",
         RunStatus::Completed | RunStatus::Failed | RunStatus::Cancelled => "completed",
     }
+}
+
+/// A change request.
+pub(super) fn change_request(request: &ChangeRequest) -> Value {
+    json!({
+        "crId": request.id,
+        "title": request.title,
+        "emittedBy": request.emitted_by,
+        "status": request.status,
+        "description": request.reason,
+        "suggestedChanges": request.suggested_changes,
+        "impact": request.impact,
+        "overlay": request.addition,
+        "rejectedBecause": request.rejected_because,
+        "createdAt": time::format(request.created_at),
+    })
+}
+
+/// A task with its parts.
+pub(super) fn task_detail(state: &State, id: &str) -> Option<Value> {
+    let mut view = task(state, id)?;
+    let task = state.tasks.get(id)?;
+    let is_listed = task.agent_type == AgentType::SubExecutor || !task.subtasks.is_empty();
+    if is_listed {
+        view["subtasks"] = json!(task.subtasks);
+    }
+    let agents = task.agents.iter().enumerate().skip(1);
+    let agents = agents.map(|(number, agent)| {
+        json!({
+            "agent": number,
+            "type": agent.agent_type,
+            "title": agent.title,
+            "parent": agent.parent.as_ref().map(|parent| parent.agent),
+            "status": match (agent.is_started, agent.is_ended) {
+                (_, true) => "ended",
+                (true, false) => "running",
+                (false, false) => "waiting",
+            },
+        })
+    });
+    view["agents"] = agents.collect();
+    if !task.conflicts.is_empty() {
+        view["conflicts"] = json!(task.conflicts);
+    }
+    Some(view)
 }
 
 /// A task of a run.

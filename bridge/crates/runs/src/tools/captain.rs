@@ -4,26 +4,35 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use forge_store::runs::MAX_ARTIFACT_BYTES;
-
+use super::{check_size, read};
+use crate::change::Addition;
+use crate::event::CrStatus;
 use crate::plan::{AgentType, Fault, Graph, Node, TaskDocument, check_id};
 use crate::state::{Plan, State};
 
 pub const CREATE_SPEC: &str = "create_spec";
 pub const CREATE_TASK: &str = "create_task";
 pub const SET_DAG: &str = "set_dag";
+pub const ADD_TO_DAG: &str = "add_to_dag";
+pub const ALL: &[&str] = &[CREATE_SPEC, CREATE_TASK, SET_DAG, ADD_TO_DAG];
 
-/// Maximum bytes of a specification or a task document.
-pub const MAX_DOCUMENT: usize = MAX_ARTIFACT_BYTES as usize;
 /// Maximum number of specifications, and of task documents.
 const MAX_DOCUMENTS: usize = 1_000;
 
 /// Effect of an accepted call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    Spec { name: String, content: String },
+    Spec {
+        name: String,
+        content: String,
+    },
     Task(TaskDocument),
     Graph(Graph),
+    /// Answer to the oldest approved change request.
+    Overlay {
+        cr_id: String,
+        overlay: Addition,
+    },
 }
 
 #[derive(Deserialize)]
@@ -54,21 +63,21 @@ struct DagNode {
 
 /// Effect of a call, or all that is wrong with it.
 pub fn call(state: &State, name: &str, args: &Value) -> Result<Effect, String> {
+    if name == ADD_TO_DAG {
+        return add_to_dag(state, args);
+    }
     if state.plan != Plan::Open {
-        return Err("the plan is final; a change request changes it".to_owned());
+        return Err("the plan is final; only an approved change request adds to it".to_owned());
     }
     match name {
         CREATE_SPEC => create_spec(state, args),
         CREATE_TASK => create_task(state, args),
         SET_DAG => set_dag(state, args),
         _ => Err(format!(
-            "there is no tool {name:?}; the tools are {CREATE_SPEC}, {CREATE_TASK} and {SET_DAG}"
+            "there is no tool {name:?}; the tools are {}",
+            ALL.join(", ")
         )),
     }
-}
-
-fn read<'a, T: Deserialize<'a>>(args: &'a Value) -> Result<T, String> {
-    T::deserialize(args).map_err(|error| format!("the arguments are not valid: {error}"))
 }
 
 fn create_spec(state: &State, args: &Value) -> Result<Effect, String> {
@@ -92,14 +101,18 @@ fn create_task(state: &State, args: &Value) -> Result<Effect, String> {
     Ok(Effect::Task(document))
 }
 
-fn check_size(text: &str) -> Result<(), String> {
-    match text.len() > MAX_DOCUMENT {
-        true => Err(format!(
-            "{} bytes are too many; at most {MAX_DOCUMENT} are allowed",
-            text.len()
-        )),
-        false => Ok(()),
+fn add_to_dag(state: &State, args: &Value) -> Result<Effect, String> {
+    let Some(request) = state.with_status(CrStatus::Approved).next() else {
+        return Err("no approved change request waits for a change".to_owned());
+    };
+    let overlay: Addition = read(args)?;
+    check_size(&args.to_string())?;
+    if overlay.is_empty() {
+        return Err("it adds nothing; answer with a text if nothing is to be changed".to_owned());
     }
+    overlay.graph(state, &request.id)?;
+    let cr_id = request.id.clone();
+    Ok(Effect::Overlay { cr_id, overlay })
 }
 
 fn set_dag(state: &State, args: &Value) -> Result<Effect, String> {
@@ -172,14 +185,57 @@ fn complete(state: &State, node: DagNode, faults: &mut Vec<Fault>) -> Node {
     }
 }
 
-/// Tools as a dispatch names them.
-pub fn described() -> Value {
-    let text = json!({"type": "string"});
-    let ids = json!({"type": "array", "items": text, "description": "Ids of the tasks that must be finished before."});
-    let agent = json!({
+fn agent_type() -> Value {
+    json!({
         "enum": [1, 2, 3, "refinery"],
         "description": "1 one small task, 2 a normal task, 3 a large task with subtasks, refinery merges its dependencies."
-    });
+    })
+}
+
+fn ids() -> Value {
+    json!({
+        "type": "array", "items": {"type": "string"}, "description": "Ids of the tasks that must be finished before."
+    })
+}
+
+fn document_schema() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "type": "object",
+        "properties": {
+            "id": text, "title": text, "type": agent_type(), "dependencies": ids(),
+            "acceptance_criteria": {"type": "array", "items": text},
+            "description": text, "context": text, "instructions": text
+        },
+        "required": ["id", "title", "instructions"],
+        "additionalProperties": false
+    })
+}
+
+/// Schema of an addition to the graph.
+pub(super) fn overlay_schema() -> Value {
+    let text = json!({"type": "string"});
+    json!({
+        "type": "object",
+        "properties": {
+            "addedNodes": {"type": "array", "items": document_schema()},
+            "addedEdges": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"from": text, "to": text},
+                    "required": ["from", "to"],
+                    "additionalProperties": false
+                }
+            }
+        },
+        "additionalProperties": false
+    })
+}
+
+/// Tools as a dispatch names them.
+pub fn described() -> Value {
+    let (text, agent, ids) = (json!({"type": "string"}), agent_type(), ids());
     json!([
         {
             "name": CREATE_SPEC,
@@ -194,16 +250,7 @@ pub fn described() -> Value {
         {
             "name": CREATE_TASK,
             "description": "Writes or replaces the document of one task.",
-            "inputSchema": {
-                "type": "object",
-                "properties": {
-                    "id": text, "title": text, "type": agent, "dependencies": ids,
-                    "acceptance_criteria": {"type": "array", "items": text},
-                    "description": text, "context": text, "instructions": text
-                },
-                "required": ["id", "title", "instructions"],
-                "additionalProperties": false
-            }
+            "inputSchema": document_schema()
         },
         {
             "name": SET_DAG,
@@ -226,6 +273,12 @@ pub fn described() -> Value {
                 "required": ["nodes"],
                 "additionalProperties": false
             }
+        },
+        {
+            "name": ADD_TO_DAG,
+            "description": "Adds tasks and edges to the graph, as the change request that you were given asks for. \
+                            Edges lead to tasks that have not begun.",
+            "inputSchema": overlay_schema()
         }
     ])
 }

@@ -1,0 +1,465 @@
+//! Agents of an attempt: its own, and those that they start. An agent that has called tools of the bridge waits for the
+//! results; the next dispatch of its session brings them.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use forge_base::id::DispatchId;
+use forge_dispatch::submit::SubmitHeaders;
+
+use crate::context::Context;
+use crate::event::{Entry, Event};
+use crate::git::{self, Branch, Checkout, Input, Merge};
+use crate::plan::AgentType;
+use crate::state::{State, Task, ToolResult};
+use crate::step::{self, NotSubmitted, Outcome, StepId, ToolCall};
+use crate::takeover::{Owner, Takeover};
+use crate::tools::agent::{self as tools, Effect, SPAWN_AGENT, Spawn};
+use crate::{Artifact, Asks, Work, attempt, change, refinery};
+
+const PROMPT: &str = include_str!("prompts/task.md");
+const REFINERY_PROMPT: &str = include_str!("prompts/refinery.md");
+
+/// Maximum number of agents that the agents of an attempt start.
+pub const MAX_AGENTS: usize = 32;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Agent {
+    pub agent_type: AgentType,
+    /// The call that asks for it; `None` for the attempt's own.
+    pub parent: Option<Parent>,
+    pub title: String,
+    pub instructions: String,
+    /// It takes one of the places for running agents, unless it waits or has ended.
+    pub is_started: bool,
+    pub is_ended: bool,
+    /// Dispatches that have ended.
+    pub rounds: u32,
+    pub session: Option<String>,
+    /// Ids of calls without a result.
+    pub calls: Vec<String>,
+    /// Results that it has not been given.
+    pub results: Vec<ToolResult>,
+}
+
+/// Call of an agent of the same attempt.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Parent {
+    pub agent: usize,
+    pub call_id: String,
+}
+
+impl Agent {
+    pub(crate) fn own(agent_type: AgentType) -> Self {
+        Self {
+            agent_type,
+            parent: None,
+            title: String::new(),
+            instructions: String::new(),
+            is_started: true,
+            is_ended: false,
+            rounds: 0,
+            session: None,
+            calls: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    pub(crate) fn started_by(agent: usize, call_id: &str, spawn: Spawn) -> Self {
+        Self {
+            parent: Some(Parent {
+                agent,
+                call_id: call_id.to_owned(),
+            }),
+            title: spawn.title,
+            instructions: spawn.instructions,
+            is_started: false,
+            ..Self::own(spawn.agent_type)
+        }
+    }
+
+    /// A dispatch of it runs, or is about to.
+    pub fn is_active(&self) -> bool {
+        self.is_started && !self.is_ended && self.calls.is_empty()
+    }
+}
+
+/// One dispatch of an agent of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    pub task: String,
+    pub attempt: u32,
+    /// 0 is the attempt's own.
+    pub agent: usize,
+    pub round: u32,
+}
+
+impl Place {
+    pub(crate) fn first(task: &str, attempt: u32) -> Self {
+        Self {
+            task: task.to_owned(),
+            attempt,
+            agent: 0,
+            round: 0,
+        }
+    }
+
+    /// Number in events; the attempt's own agent has none.
+    pub(crate) fn number(&self) -> Option<usize> {
+        (self.agent > 0).then_some(self.agent)
+    }
+
+    pub(crate) fn branch(&self) -> Result<Branch, git::BadId> {
+        match u32::try_from(self.agent) {
+            Ok(number @ 1..) => Branch::of_child(&self.task, self.attempt, number),
+            _ => Branch::of_attempt(&self.task, self.attempt),
+        }
+    }
+
+    pub(crate) fn id(&self, context: &Context) -> StepId {
+        let agent = self.number().map_or(String::new(), |n| format!(".{n}"));
+        let round = match self.round {
+            0 => String::new(),
+            round => format!("/{round}"),
+        };
+        StepId {
+            run: context.run,
+            of: self.task.clone(),
+            name: format!("{}{agent}{round}", self.attempt),
+        }
+    }
+
+    fn find<'a>(&self, state: &'a State) -> Option<(&'a Task, &'a Agent)> {
+        let task = state.tasks.get(&self.task)?;
+        Some((task, task.agents.get(self.agent)?))
+    }
+}
+
+/// Body and headers of a dispatch of an agent.
+pub(crate) async fn body(
+    context: &Context,
+    place: &Place,
+    agent_type: AgentType,
+    message: &str,
+    checkout: &Checkout,
+) -> Result<(Value, SubmitHeaders), forge_store::Error> {
+    let (mut body, headers) = context.step(&place.id(context), message, checkout.folder());
+    let prompt = match agent_type {
+        AgentType::Refinery => REFINERY_PROMPT,
+        AgentType::Throwaway | AgentType::Worker | AgentType::SubExecutor => PROMPT,
+    };
+    body["systemPrompt"] = prompt.into();
+    body["workspace"]["files"] = context.files(&place.task).await?;
+    body["recovery"] = "fail".into();
+    let tools = tools::described(agent_type);
+    if tools.as_array().is_some_and(|tools| !tools.is_empty()) {
+        body["tools"] = tools;
+        // Without it the results of the tools cannot be given to it.
+        body["requires"] = json!(["session_resume"]);
+    }
+    body["metadata"] = json!({"run": {
+        "runId": context.run, "taskId": place.task, "attemptId": place.attempt.to_string(), "role": agent_type,
+        "agent": place.number(),
+    }});
+    Ok((body, headers))
+}
+
+/// Follows a dispatch of an agent, and keeps what it leaves.
+pub(crate) async fn follow(context: &Context, place: &Place) -> Work {
+    let Some((task, agent)) = place.find(&context.state) else {
+        return attempt::failed(
+            context,
+            &place.task,
+            place.attempt,
+            "the agent is not known",
+        );
+    };
+    let dispatch = match (place.agent, place.round) {
+        (0, 0) => task.agent_id.as_ref().and_then(|id| id.parse().ok()),
+        _ => match submit(context, place, agent).await {
+            Ok(dispatch) => Some(dispatch),
+            Err(NotStarted::Failed(text)) => return ended(context, place, Err(text)).await,
+            Err(NotStarted::Again(text)) => return context.again(&text).await,
+        },
+    };
+    let Some(dispatch) = dispatch else {
+        return ended(context, place, Err("it has no dispatch".to_owned())).await;
+    };
+    let owner = Owner {
+        task: Some(place.task.clone()),
+        attempt: place.attempt,
+        agent: place.number(),
+        agent_id: dispatch.to_string(),
+        started_at: task.started_at.unwrap_or_else(|| context.inner.clock.now()),
+    };
+    let running = context.register(dispatch, place);
+    let followed = step::follow(context, dispatch, Takeover::new(owner, tools::ALL)).await;
+    drop(running);
+    let outcome = match followed {
+        Ok(outcome) => outcome,
+        Err(error) => return context.again(&error).await,
+    };
+    let usage = outcome.usage(Some(&place.task), place.number());
+    let mut work = match outcome.tool_calls.is_empty() {
+        false => called(context, place, outcome.tool_calls).await,
+        true => ended(context, place, Ok(outcome)).await,
+    };
+    if work.is_none() {
+        return work;
+    }
+    work.entries.insert(0, (place.attempt, usage));
+    work.ended = Some(dispatch);
+    work
+}
+
+enum NotStarted {
+    Failed(String),
+    Again(String),
+}
+
+impl From<git::Error> for NotStarted {
+    fn from(error: git::Error) -> Self {
+        match error.is_transient() {
+            true => Self::Again(error.to_string()),
+            false => Self::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<forge_store::Error> for NotStarted {
+    fn from(error: forge_store::Error) -> Self {
+        Self::Again(error.to_string())
+    }
+}
+
+/// Submits a dispatch of an agent that was started by another one, or the next dispatch of a session.
+async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<DispatchId, NotStarted> {
+    let repository = context.repository().await?;
+    let branch = place.branch().map_err(git::Error::from)?;
+    if let Some(parent) = &agent.parent
+        && repository.tip(&branch).await?.is_none()
+    {
+        let of = Place {
+            agent: parent.agent,
+            ..place.clone()
+        };
+        let of = of.branch().map_err(git::Error::from)?;
+        let tip = repository.tip(&of).await?;
+        let tip = tip.ok_or_else(|| git::Error::NoRef(of.to_string()))?;
+        repository.start(&branch, &tip).await?;
+    }
+    let checkout = repository.checkout(&branch).await?;
+    let trouble = match place.find(&context.state) {
+        Some((task, agent)) if agent.results.is_empty() && place.round > 0 => {
+            refinery::trouble(task)
+        }
+        Some(_) | None => None,
+    };
+    let message = match (&trouble, place.round) {
+        (Some(trouble), _) => trouble,
+        (None, 0) => &agent.instructions,
+        (None, _) => "The results of your tool calls.",
+    };
+    let (mut body, headers) = body(context, place, agent.agent_type, message, &checkout).await?;
+    if place.round > 0 {
+        body["sessionId"] = json!(agent.session);
+        body["toolResults"] = json!(agent.results);
+    }
+    let id = place.id(context);
+    match step::submit(&context.inner, &id, body, headers, &context.stop).await {
+        Ok(dispatch) => Ok(dispatch),
+        Err(NotSubmitted::Refused(text)) => Err(NotStarted::Failed(text)),
+        Err(NotSubmitted::Stopped) => Err(NotStarted::Failed("the run is cancelled".to_owned())),
+    }
+}
+
+/// An agent waits for the results of its calls. What it has done is committed before others continue it.
+async fn called(context: &Context, place: &Place, calls: Vec<ToolCall>) -> Work {
+    if calls.iter().any(|call| call.name == SPAWN_AGENT) {
+        let committed = async {
+            let repository = context.repository().await?;
+            let checkout = repository.checkout(&place.branch()?).await?;
+            let text = "Before the agents that it has started";
+            let message = attempt::message(context, &place.task, place.attempt, text);
+            checkout.commit(&message, &[]).await
+        };
+        match committed.await {
+            Ok(_) => {}
+            Err(error) if error.is_transient() => return context.again(&error).await,
+            Err(error) => return ended(context, place, Err(error.to_string())).await,
+        }
+    }
+    Work {
+        asks: Some(Asks::Agent {
+            place: place.clone(),
+            calls,
+        }),
+        ..Work::default()
+    }
+}
+
+/// End of an agent: of the attempt, or of one that another agent waits for.
+async fn ended(context: &Context, place: &Place, outcome: Result<Outcome, String>) -> Work {
+    let Place { task, attempt, .. } = place;
+    let Some((known, agent)) = place.find(&context.state) else {
+        return Work::default();
+    };
+    let Some(parent) = agent.parent.as_ref() else {
+        let done = match outcome {
+            Err(text) => return attempt::failed(context, task, *attempt, &text),
+            Ok(outcome) if outcome.error.is_some() || !known.is_refinery() => {
+                attempt::finish(context, task, *attempt, &outcome).await
+            }
+            Ok(outcome) => refinery::settle(context, task, *attempt, &outcome).await,
+        };
+        return match done {
+            Ok(work) => work,
+            Err(error) if error.is_transient() => context.again(&error).await,
+            Err(error) => attempt::failed(context, task, *attempt, &error.to_string()),
+        };
+    };
+    let adopted = match outcome {
+        Err(text) => Ok(Err(text)),
+        Ok(outcome) => adopt(context, place, parent, outcome).await,
+    };
+    let (result, error) = match adopted {
+        Ok(Ok(text)) => (text, None),
+        Ok(Err(text)) => (text.clone(), Some(text)),
+        Err(error) if error.is_transient() => return context.again(&error).await,
+        Err(error) => (error.to_string(), Some(error.to_string())),
+    };
+    let artifact = Artifact::walkthrough(
+        format!("{task}/{attempt}.{}/walkthrough.md", place.agent),
+        format!("# {}\n\n{result}\n", agent.title),
+    );
+    let is_error = error.is_some();
+    let ended = Event::AgentEnded {
+        task_id: task.clone(),
+        agent: place.agent,
+        error,
+    };
+    let answered = Event::ToolResult {
+        task_id: task.clone(),
+        tool_name: SPAWN_AGENT.to_owned(),
+        result: result.into(),
+        is_error,
+        call_id: parent.call_id.clone(),
+        agent: (parent.agent > 0).then_some(parent.agent),
+    };
+    Work {
+        entries: vec![(*attempt, ended), (*attempt, answered)],
+        artifacts: vec![artifact],
+        ..Work::default()
+    }
+}
+
+/// Merges the work of an agent into the branch and the folder of the one that has started it. Its report, or the reason
+/// why its work is left on its own branch.
+async fn adopt(
+    context: &Context,
+    place: &Place,
+    parent: &Parent,
+    outcome: Outcome,
+) -> Result<Result<String, String>, git::Error> {
+    let repository = context.repository().await?;
+    let branch = place.branch()?;
+    let checkout = repository.checkout(&branch).await?;
+    let title = place.find(&context.state).map(|(_, agent)| &*agent.title);
+    let message = attempt::message(
+        context,
+        &place.task,
+        place.attempt,
+        title.unwrap_or_default(),
+    );
+    let committed = checkout.commit(&message, &[]).await?;
+    if let Some((code, text)) = outcome.error {
+        return Ok(Err(format!("{code}: {text}")));
+    }
+    let of = Place {
+        agent: parent.agent,
+        ..place.clone()
+    };
+    let of = of.branch()?;
+    // Agents of one attempt can end at the same time.
+    let _merging = context.merging.lock().await;
+    let onto = repository.tip(&of).await?;
+    let onto = onto.ok_or_else(|| git::Error::NoRef(of.to_string()))?;
+    let input = Input {
+        branch: branch.clone(),
+        commit: committed.commit,
+    };
+    match repository.merge(&onto, &[input]).await? {
+        Merge::Done(merged) => {
+            // The folder before the branch: it is written again after a crash, and never behind its branch.
+            let folder = repository.checkout(&of).await?;
+            folder.write(&onto, &merged).await?;
+            repository.advance(&of, Some(&onto), &merged).await?;
+            Ok(Ok(outcome.output))
+        }
+        Merge::Conflict(conflict) => Ok(Err(format!(
+            "its changes conflict with yours in {}; they are on the branch {branch}\n\n{}",
+            conflict.paths.join(", "),
+            outcome.output
+        ))),
+    }
+}
+
+/// Events of the calls of an agent, which are carried out here. `state` is that before the first of them.
+pub(crate) fn carry_out(
+    state: &mut State,
+    place: &Place,
+    calls: Vec<ToolCall>,
+    now: jiff::Timestamp,
+) -> Work {
+    let mut work = Work::default();
+    let write = |state: &mut State, work: &mut Work, attempt: u32, event: Event| {
+        state.fold(&Entry {
+            at: now,
+            attempt,
+            event: event.clone(),
+        });
+        work.entries.push((attempt, event));
+    };
+    let Place { task, attempt, .. } = place;
+    for call in calls {
+        let effect = tools::call(state, task, place.agent, &call.name, &call.input);
+        let asked = Event::ToolCall {
+            task_id: task.clone(),
+            tool_name: call.name.clone(),
+            args: call.input,
+            call_id: call.tool_call_id.clone(),
+            agent: place.number(),
+        };
+        write(state, &mut work, *attempt, asked);
+        let (result, is_error) = match effect {
+            // Its result is the report of the agent.
+            Ok(Effect::Spawn(_)) => continue,
+            Ok(Effect::Subtasks(subtasks)) => (format!("{} subtasks", subtasks.len()), false),
+            Ok(Effect::Request(_)) => {
+                let Some(request) = state.change_requests.last() else {
+                    continue;
+                };
+                let told = format!("{} waits for an approval; go on without it", request.id);
+                let change::Emitted { entries, artifact } = request.emitted();
+                work.artifacts.push(artifact);
+                for event in entries {
+                    write(state, &mut work, 0, event);
+                }
+                (told, false)
+            }
+            Err(text) => (text, true),
+        };
+        let answered = Event::ToolResult {
+            task_id: task.clone(),
+            tool_name: call.name,
+            result: result.into(),
+            is_error,
+            call_id: call.tool_call_id,
+            agent: place.number(),
+        };
+        write(state, &mut work, *attempt, answered);
+    }
+    work
+}
