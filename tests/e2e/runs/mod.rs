@@ -1,0 +1,142 @@
+//! Runs on the echo adapter: from the interview to a proved merge, with failures, pauses and a killed bridge.
+
+mod killed;
+mod lifecycle;
+mod repositories;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::harness::api::{self, Api};
+use super::harness::{Bridge, until};
+
+/// A repository with one commit.
+struct Origin {
+    root: tempfile::TempDir,
+}
+
+impl Origin {
+    fn new() -> Self {
+        let root = tempfile::tempdir().unwrap();
+        let origin = Self { root };
+        let work = origin.root.path().join("work");
+        origin.git(&["init", "--quiet", "--initial-branch=main", "work"]);
+        std::fs::write(work.join("README.md"), "a\nb\nc\n").unwrap();
+        origin.git(&["-C", "work", "add", "."]);
+        origin.git(&["-C", "work", "commit", "--quiet", "-m", "first"]);
+        origin.git(&["clone", "--quiet", "--bare", "work", "origin.git"]);
+        origin
+    }
+
+    fn git(&self, args: &[&str]) -> String {
+        let mut git = Command::new("git");
+        let git = git.args(args).current_dir(self.root.path());
+        let git = git.env("GIT_CONFIG_GLOBAL", "/dev/null");
+        let name = [("NAME", "tester"), ("EMAIL", "tester@example.org")];
+        for (part, value) in name {
+            git.env(format!("GIT_AUTHOR_{part}"), value);
+            git.env(format!("GIT_COMMITTER_{part}"), value);
+        }
+        let output = git.output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout)
+            .unwrap()
+            .trim_end()
+            .to_owned()
+    }
+
+    fn path(&self) -> PathBuf {
+        self.root.path().join("origin.git")
+    }
+
+    fn url(&self) -> String {
+        format!("file://{}", self.path().display())
+    }
+
+    /// File of a branch, as the origin has it.
+    fn file(&self, branch: &str, path: &str) -> String {
+        self.git(&["--git-dir=origin.git", "show", &format!("{branch}:{path}")])
+    }
+
+    fn settings(&self) -> String {
+        let root = self.root.path().display();
+        format!("[runs]\nprovider = \"echo\"\nmodel = \"run\"\nlocal_roots = [\"{root}\"]\n")
+    }
+}
+
+async fn create(api: &Api, body: &Value) -> String {
+    let (status, answer) = api.post("/api/v1/runs", body).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+    assert_eq!(answer["status"], "planning");
+    answer["runId"].as_str().unwrap().to_owned()
+}
+
+async fn say(api: &Api, run: &str, message: &str) -> StatusCode {
+    let body = json!({"runId": run, "message": message});
+    api.post("/api/v1/captain/message", &body).await.0
+}
+
+/// Posts a request without a body.
+async fn command(api: &Api, run: &str, name: &str) -> (StatusCode, Value) {
+    let request = api.request(Method::POST, &format!("/api/v1/runs/{run}/{name}"));
+    api::answer(request).await
+}
+
+/// Task for the Captain of the echo adapter.
+fn task(id: &str, dependencies: &[&str], instructions: &str) -> Value {
+    json!({
+        "id": id, "title": format!("Task {id}"), "type": 2, "dependencies": dependencies, "instructions": instructions
+    })
+}
+
+fn plan(tasks: &[Value]) -> String {
+    json!({"specs": {"style": "Short lines."}, "tasks": tasks}).to_string()
+}
+
+/// All events of a run that has ended, read as a stream to its end.
+async fn events(api: &Api, run: &str) -> Vec<Value> {
+    let stream = api.request(Method::GET, &format!("/api/v1/runs/{run}/stream"));
+    let text = stream.send().await.unwrap().text().await.unwrap();
+    let lines = text.lines().filter(|line| !line.starts_with(':'));
+    let events: Vec<Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let numbers: Vec<_> = events
+        .iter()
+        .map(|event| event["seq"].as_u64().unwrap())
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    events
+}
+
+fn kinds<'a>(events: &'a [Value], prefix: &str) -> Vec<&'a str> {
+    let kinds = events.iter().map(|event| event["type"].as_str().unwrap());
+    kinds.filter(|kind| kind.starts_with(prefix)).collect()
+}
+
+fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
+    events
+        .iter()
+        .filter(|event| event["type"] == kind)
+        .map(|event| &event["data"])
+        .collect()
+}
+
+async fn verified(api: &Api, run: &str) {
+    let (_, verified) = api.get(&format!("/api/v1/runs/{run}/verify")).await;
+    assert_eq!(verified["ok"], true, "{verified}");
+}
+
+async fn ended(api: &Api, run: &str) -> Value {
+    until("the run to end", || async {
+        let (_, record) = api.get(&format!("/api/v1/runs/{run}")).await;
+        let is_ended = ["completed", "failed", "cancelled"]
+            .iter()
+            .any(|status| record["status"] == *status);
+        is_ended.then_some(record)
+    })
+    .await
+}
