@@ -80,6 +80,7 @@ mod repair;
 mod retention;
 mod routing;
 mod runs;
+mod runs_commands;
 mod secrets;
 mod shutdown;
 mod signal_claude;

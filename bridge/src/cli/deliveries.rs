@@ -6,6 +6,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
 use super::client::{Client, Target};
+use super::paging::Range;
 use super::screen::{Screen, Tone, text};
 use super::{Context, FAILED, block_on};
 
@@ -70,19 +71,6 @@ struct Filter {
     since: Option<String>,
 }
 
-#[derive(Debug, Default, Args)]
-struct Range {
-    /// Deliveries of a page, at most 200; 50 when absent
-    #[arg(long, value_name = "NUMBER")]
-    limit: Option<u64>,
-    /// Continue a list with the cursor that it ended with
-    #[arg(long)]
-    cursor: Option<String>,
-    /// Show all pages; with --json, each on a line of its own
-    #[arg(long)]
-    all: bool,
-}
-
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum State {
     Pending,
@@ -140,36 +128,19 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
 
 fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
-    let screen = context.screen();
-    let limit = range.limit.map(|limit| limit.to_string());
-    let mut cursor = range.cursor.clone();
     block_on(async {
-        let mut heading = true;
-        loop {
-            let mut query = filter.query();
-            query.extend(limit.as_deref().map(|limit| ("limit", limit)));
-            query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
-            let path = &ROOT;
-            let query = &query;
-            let page = client.get(Target { path, query }).await?;
-            match (context.global.json, range.all) {
-                (true, true) => screen.value_line(&page)?,
-                (true, false) => screen.value(&page)?,
-                (false, _) => rows(&screen, &page, std::mem::take(&mut heading))?,
-            }
-            cursor = page["nextCursor"].as_str().map(str::to_owned);
-            if cursor.is_none() || !range.all {
-                break;
-            }
-        }
+        let list = Target {
+            path: &ROOT,
+            query: &filter.query(),
+        };
+        let names = ["delivery", "status", "attempts", "due", "task", "to"];
+        range
+            .print(context, &client, list, names, rows, "deliveries")
+            .await?;
         if context.global.json {
             return Ok(ExitCode::SUCCESS);
         }
-        if let Some(cursor) = cursor {
-            screen.aside(format_args!(
-                "older deliveries exist: --cursor {cursor} shows the next page, --all shows all"
-            ))?;
-        }
+        let screen = context.screen();
         let down = client.get(Target::path(&DESTINATIONS)).await?;
         match down["destinations"].as_array().map_or(0, Vec::len) {
             0 => {}
@@ -182,20 +153,16 @@ fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<Exi
     })
 }
 
-/// Prints a page of the list.
-fn rows(screen: &Screen, page: &Value, heading: bool) -> std::io::Result<()> {
-    let names = ["delivery", "status", "attempts", "due", "task", "to"];
-    let mut rows = vec![names.map(str::to_owned).to_vec()];
-    for delivery in page["deliveries"].as_array().into_iter().flatten() {
+/// Rows of a page of the list.
+fn rows(page: &Value) -> Vec<[String; 6]> {
+    let row = |delivery: &Value| {
         let [id, status, attempts, task, to] =
             ["/id", "/status", "/attemptCount", "/taskId", "/url"]
                 .map(|column| text(delivery, column));
-        rows.push(vec![id, status, attempts, due(delivery), task, to]);
-    }
-    match heading {
-        true => screen.table(&rows),
-        false => screen.table_part(&rows),
-    }
+        [id, status, attempts, due(delivery), task, to]
+    };
+    let deliveries = page["deliveries"].as_array().into_iter().flatten();
+    deliveries.map(row).collect()
 }
 
 /// Time of the next attempt, or the state of the circuit breaker that it waits for.

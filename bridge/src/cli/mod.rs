@@ -19,6 +19,8 @@ mod forge;
 mod health;
 mod lines;
 mod manual;
+mod paging;
+mod runs;
 mod runtime;
 mod screen;
 mod secrets;
@@ -125,6 +127,8 @@ enum Command {
     System(runtime::Arguments<runtime::system::Command>),
     /// Post a dispatch and follow it
     Dispatch(dispatch::Arguments),
+    /// Start runs on git repositories, talk to their Captain, follow and control them
+    Runs(runs::Arguments),
     /// Show readiness of a bridge and health of its adapters
     Health,
     /// Follow events
@@ -150,6 +154,11 @@ enum Command {
     /// Write the manual pages into a folder
     Manual(manual::Arguments),
 }
+
+/// Problem of the arguments or of the file that they name.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unusable(String);
 
 /// Global options and environment of a command.
 struct Context {
@@ -228,6 +237,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Models(arguments) => runtime::run(&context, &arguments),
         Command::System(arguments) => runtime::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
+        Command::Runs(arguments) => runs::run(&context, &arguments),
         Command::Health => health::run(&context),
         Command::Tail(arguments) => tail::run(&context, &arguments),
         Command::Top => top::run(&context),
@@ -257,7 +267,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     screen::error(error);
-    if error.is::<runtime::Unusable>() {
+    if error.is::<Unusable>() {
         return ExitCode::from(USAGE);
     }
     let code = match error.downcast_ref::<client::Error>() {

@@ -51,7 +51,9 @@ impl Events {
                     if event["type"] == "unauthorized" {
                         continue;
                     }
-                    if let Some(id) = event.get("id").and_then(Value::as_str) {
+                    // Events of a run name their cursor `eventId`.
+                    let id = event.get("id").or(event.get("eventId"));
+                    if let Some(id) = id.and_then(Value::as_str) {
                         self.query.after = Some(id.to_owned());
                     }
                     self.pause = None;

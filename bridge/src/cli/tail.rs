@@ -12,7 +12,7 @@ use super::{Context, block_on};
 /// Characters of an event's data on a line, if no terminal width is known.
 const LONGEST_DATA: usize = 200;
 /// Data left out of a line: redundant or of no interest.
-const UNSAID: [&str; 2] = ["deliveryId", "provider"];
+const UNSAID: [&str; 3] = ["deliveryId", "provider", "taskId"];
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -80,15 +80,18 @@ fn query(arguments: &Arguments) -> Query {
 pub(super) fn line(screen: &Screen, event: &Value) -> String {
     let kind = text(event, "/type");
     let tone = match kind.as_str() {
-        "execution.completed" | "callback.delivered" => Tone::Good,
-        "execution.failed" | "callback.dead" => Tone::Bad,
+        "execution.completed" | "callback.delivered" | "refinery.merged" => Tone::Good,
+        "execution.failed" | "callback.dead" | "task.failed" | "task.stale" => Tone::Bad,
+        "run.completed" if event["data"]["status"] == "completed" => Tone::Good,
+        "run.completed" | "refinery.conflict" => Tone::Bad,
         _ => Tone::Name,
     };
     let time = text(event, "/timestamp");
     let clock = time.get(11..23).unwrap_or(&time);
-    let whose = match event["taskId"].as_str() {
-        Some(task) => task.to_owned(),
-        None => text(event, "/provider"),
+    let whose = match (event["taskId"].as_str(), event["attemptId"].as_str()) {
+        (Some(task), Some(attempt)) => format!("{task}/{attempt}"),
+        (Some(task), None) => task.to_owned(),
+        (None, _) => text(event, "/provider"),
     };
     let before = clock.chars().count() + kind.chars().count().max(20) + whose.chars().count() + 6;
     let room = screen.width().map_or(LONGEST_DATA, |width| {
@@ -119,6 +122,7 @@ fn said(kind: &str, data: &Value) -> String {
     }
     let delta = match kind {
         "assistant.text" | "assistant.thinking" => data["delta"].as_str(),
+        "task.progress" | "captain.message" | "captain.user_message" => data["content"].as_str(),
         _ => None,
     };
     match (delta, data) {

@@ -14,12 +14,12 @@ use super::harness::api::{self, Api};
 use super::harness::{Bridge, until};
 
 /// A repository with one commit.
-struct Origin {
+pub(super) struct Origin {
     root: tempfile::TempDir,
 }
 
 impl Origin {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let origin = Self { root };
         let work = origin.root.path().join("work");
@@ -31,7 +31,7 @@ impl Origin {
         origin
     }
 
-    fn git(&self, args: &[&str]) -> String {
+    pub(super) fn git(&self, args: &[&str]) -> String {
         let mut git = Command::new("git");
         let git = git.args(args).current_dir(self.root.path());
         let git = git.env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -52,16 +52,16 @@ impl Origin {
         self.root.path().join("origin.git")
     }
 
-    fn url(&self) -> String {
+    pub(super) fn url(&self) -> String {
         format!("file://{}", self.path().display())
     }
 
     /// File of a branch, as the origin has it.
-    fn file(&self, branch: &str, path: &str) -> String {
+    pub(super) fn file(&self, branch: &str, path: &str) -> String {
         self.git(&["--git-dir=origin.git", "show", &format!("{branch}:{path}")])
     }
 
-    fn settings(&self) -> String {
+    pub(super) fn settings(&self) -> String {
         let root = self.root.path().display();
         format!("[runs]\nprovider = \"echo\"\nmodel = \"run\"\nlocal_roots = [\"{root}\"]\n")
     }
@@ -86,13 +86,13 @@ async fn command(api: &Api, run: &str, name: &str) -> (StatusCode, Value) {
 }
 
 /// Task for the Captain of the echo adapter.
-fn task(id: &str, dependencies: &[&str], instructions: &str) -> Value {
+pub(super) fn task(id: &str, dependencies: &[&str], instructions: &str) -> Value {
     json!({
         "id": id, "title": format!("Task {id}"), "type": 2, "dependencies": dependencies, "instructions": instructions
     })
 }
 
-fn plan(tasks: &[Value]) -> String {
+pub(super) fn plan(tasks: &[Value]) -> String {
     json!({"specs": {"style": "Short lines."}, "tasks": tasks}).to_string()
 }
 

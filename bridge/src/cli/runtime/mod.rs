@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Error, Target};
 use super::screen::{Screen, Tone, text};
-use super::{Context, FAILED, block_on};
+use super::{Context, FAILED, Unusable, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments<C: clap::Subcommand> {
@@ -48,11 +48,6 @@ pub(super) struct Input {
     #[arg(long)]
     file: Option<PathBuf>,
 }
-
-/// Problem of the arguments or of the file that they name.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct Unusable(String);
 
 impl Input {
     fn source(&self) -> String {
