@@ -1,9 +1,11 @@
 //! The program as a shell sees it: what it prints and its exit code.
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::harness::port::Reserved;
@@ -44,6 +46,7 @@ fn help_lists_the_commands_and_the_exit_codes() {
         "secrets",
         "adapters",
         "dispatch",
+        "runs",
         "tail",
         "deliveries",
         "callback",
@@ -208,4 +211,69 @@ fn secrets_shows_the_configured_and_says_when_there_is_none() {
         report["callbackSecrets"][0]["secrets"],
         serde_json::json!([secret])
     );
+}
+
+#[test]
+fn the_demo_of_a_run() {
+    let home = tempfile::tempdir().unwrap();
+    let temporary = home.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let mut demo = bridge(home.path());
+    let demo = demo
+        .env("BRIDGE_PLUGIN_PATH", plugins())
+        .env("PATH", std::env::var("PATH").unwrap())
+        .env("TMPDIR", &temporary)
+        .args(["demo", "--run"]);
+    let (code, out, err) = run(demo);
+    assert_eq!(code, 0, "{out}\n{err}");
+    for line in [
+        "captain  What should I build?",
+        "links             Link the pages  ◄─ style",
+        "german/2          pushed ",
+        "refinery-final merged 3 results to ",
+        "of forge/german/2 is an ancestor of it",
+        "<link rel=stylesheet href=site.css>",
+        "its state is the fold of its log",
+        "Done in ",
+    ] {
+        assert!(out.contains(line), "{line:?} is not in {out}");
+    }
+    let (code, out, err) = run(demo.arg("--json"));
+    assert_eq!(code, 0, "{err}");
+    let record: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(record["run"]["status"], "completed");
+    assert_eq!(record["verify"]["ok"], true);
+    assert_eq!(record["merge"]["proof"].as_array().unwrap().len(), 3);
+    let left = fs::read_dir(&temporary).unwrap().count();
+    assert_eq!(left, 0, "the demo left files");
+
+    // Without git there are no runs.
+    let (code, _, err) = run(demo.env("PATH", home.path()));
+    assert_eq!(code, 1, "{err}");
+    assert!(err.contains("cannot start git"), "{err}");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+    assert_eq!(run(demo.args(["--model", "ok"])).0, 2);
+}
+
+#[test]
+fn an_interrupted_demo_leaves_nothing() {
+    let home = tempfile::tempdir().unwrap();
+    let temporary = home.path().join("tmp");
+    fs::create_dir(&temporary).unwrap();
+    let mut demo = bridge(home.path());
+    let demo = demo
+        .env("BRIDGE_PLUGIN_PATH", plugins())
+        .env("PATH", std::env::var("PATH").unwrap())
+        .env("TMPDIR", &temporary)
+        .args(["demo", "--run"])
+        .stdout(Stdio::piped());
+    let mut demo = demo.spawn().unwrap();
+    let lines = BufReader::new(demo.stdout.take().unwrap()).lines();
+    let mut lines = lines.map(Result::unwrap);
+    lines.find(|line| line.contains("works on")).unwrap();
+    kill_process(Pid::from_child(&demo), Signal::INT).unwrap();
+    // Read on, or the demo would end because of a broken pipe.
+    let rest: Vec<String> = lines.collect();
+    assert_eq!(demo.wait().unwrap().code(), Some(130), "{rest:?}");
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
 }

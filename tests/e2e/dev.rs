@@ -15,6 +15,8 @@ struct Dev {
     child: Child,
     url: String,
     receiver: String,
+    /// URL of the sample repository.
+    sample: Value,
     home: TempDir,
 }
 
@@ -27,6 +29,7 @@ fn dev_command(home: &Path) -> Command {
         .env("BRIDGE_LISTEN", "127.0.0.1:0")
         .env("BRIDGE_SIGNALS_LISTEN", "127.0.0.1:0")
         .env("BRIDGE_PLUGIN_PATH", program.parent().unwrap())
+        .env("PATH", std::env::var("PATH").unwrap())
         .stdout(Stdio::piped());
     command
 }
@@ -51,6 +54,7 @@ impl Dev {
         Self {
             url: text("url"),
             receiver: text("callbackUrl"),
+            sample: greeting["repoUrl"].clone(),
             child,
             home,
         }
@@ -267,6 +271,21 @@ fn the_commands_ask_the_bridge() {
     let (code, adapter) = dev.json(&["adapters", "inspect", "echo"]);
     assert_eq!((code, &adapter["provider"]), (0, &json!("echo")));
     assert_eq!(dev.run(&["adapters", "inspect", "absent"]).0, 4);
+}
+
+#[test]
+fn a_run_on_the_sample_repository_needs_no_settings() {
+    let dev = Dev::start();
+    let url = dev.sample.as_str().unwrap();
+    let plan = json!({"tasks": [
+        {"id": "a", "title": "A", "type": 2, "dependencies": [], "instructions": "write a.txt a"},
+    ]});
+    let (code, run) = dev.run(&["runs", "start", url, "--message", &plan.to_string()]);
+    assert_eq!(code, 0);
+    let (code, out) = dev.run(&["runs", "tail", run.trim()]);
+    assert_eq!(code, 0, "{out}");
+    assert!(out.contains("refinery.merged"), "{out}");
+    assert_eq!(dev.stop(), Some(0));
 }
 
 #[test]

@@ -50,6 +50,7 @@ const OUTPUTS: &[&str] = &[
     "bridge/src/cli/drill/report.rs",
     "bridge/src/cli/drill/victim.rs",
     "bridge/src/cli/forg/keystore.rs",
+    "bridge/src/cli/sample.rs",
     "bridge/src/cli/screen.rs",
     "bridge/src/cli/top/mod.rs",
 ];

@@ -1,5 +1,6 @@
 //! `forge-bridge dev`: a bridge for development. Reads no configuration file unless one is named, uses a temporary
-//! store unless a folder is named, allows callbacks to this machine, and fails if an adapter does not load.
+//! store unless a folder is named, allows callbacks to this machine and runs on a sample repository, and fails if an
+//! adapter does not load.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::client::{Client, Target};
+use super::sample::Sample;
 use super::screen::{Screen, Tone, rough, text};
 use super::serve::{self, Signals};
 use super::sink::{Callback, Sink};
@@ -54,11 +56,16 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
+    let sample = Sample::create(&environment, folder.path()).and_then(|sample| {
+        sample.allow(&mut config);
+        sample.url()
+    });
+    let sample = sample.inspect_err(|error| tracing::warn!("no sample repository: {error:#}"));
     let options = app::Options {
         dropped_log_lines: logs.dropped(),
         ..app::Options::new(environment)
     };
-    let code = runtime.block_on(until_stopped(context, config, options));
+    let code = runtime.block_on(until_stopped(context, config, options, sample.ok()));
     runtime.shutdown_background();
     code
 }
@@ -100,6 +107,7 @@ async fn until_stopped(
     context: &Context,
     config: Config,
     options: app::Options,
+    sample: Option<String>,
 ) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
@@ -111,7 +119,7 @@ async fn until_stopped(
     let screen = context.screen();
     let base = format!("http://{}", bridge.addr);
     let showing = async {
-        greet(context, &screen, &base, token, &sink).await?;
+        greet(context, &screen, &base, token, &sink, sample).await?;
         while let Some(callback) = sink.next().await {
             show(context, &screen, &callback)?;
         }
@@ -140,6 +148,7 @@ async fn greet(
     base: &str,
     token: Option<String>,
     sink: &Sink,
+    sample: Option<String>,
 ) -> anyhow::Result<()> {
     let client = Client::new(base, token.clone())?;
     let answer = client.get(Target::path(&["api", "v2", "adapters"])).await?;
@@ -157,6 +166,7 @@ async fn greet(
     if context.global.json {
         screen.value_line(&json!({
             "url": base, "callbackUrl": sink.url(), "adapters": answer["adapters"], "curl": curl,
+            "repoUrl": sample,
         }))?;
         return Ok(());
     }
@@ -169,6 +179,9 @@ async fn greet(
         screen.line(plugin_line(screen, adapter))?;
     }
     screen.line(format_args!("receiver  {}", sink.url()))?;
+    if let Some(url) = &sample {
+        screen.line(format_args!("sample    {url}, a repository for runs"))?;
+    }
     screen.line("")?;
     screen.line("Try:")?;
     screen.line(screen.paint(Tone::Name, &curl))?;
@@ -176,6 +189,14 @@ async fn greet(
         Tone::Name,
         format_args!("curl -N {base}/api/v2/events{authorization}"),
     ))?;
+    if let Some(url) = sample {
+        let program = std::env::args().next();
+        let program = program.as_deref().unwrap_or("forge-bridge");
+        screen.line(screen.paint(
+            Tone::Name,
+            format_args!("{program} --url {base} runs start {url} --message hello"),
+        ))?;
+    }
     screen.line("")?;
     Ok(())
 }

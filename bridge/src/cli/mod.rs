@@ -22,6 +22,7 @@ mod manual;
 mod paging;
 mod runs;
 mod runtime;
+mod sample;
 mod screen;
 mod secrets;
 mod serve;
@@ -69,7 +70,7 @@ Exit codes:
   2    invalid arguments
   3    the bridge is unreachable
   4    the bridge answered with an error
-  130  stopped immediately by a second signal";
+  130  interrupted: the demo, or a bridge immediately by a second signal";
 
 /// Execution bridge: accepts dispatches, runs them on agent runtimes and delivers the results.
 ///
@@ -107,7 +108,7 @@ struct Global {
 enum Command {
     /// Serve until SIGTERM or SIGINT (the default)
     Serve,
-    /// Demonstrate one dispatch: its request, events and signed callback
+    /// Demonstrate one dispatch: its request, events and signed callback; or, with --run, a run
     Demo(demo::Arguments),
     /// Serve for development: echo adapter, callback receiver, no configuration file
     Dev,

@@ -1,6 +1,8 @@
 //! `forge-bridge demo`: runs one dispatch end to end and prints each step: bridge, adapter, request, events and the
 //! verified callback. Everything is temporary and removed afterwards.
 
+mod run;
+
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,10 +16,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::client::{Client, Target};
+use super::sample::Sample;
 use super::screen::{Screen, Tone, text};
+use super::serve::Signals;
 use super::sink::{Callback, Sink};
 use super::stream::{Events, Query};
-use super::{Context, Environment, FAILED, dev, serve, tail};
+use super::{Context, Environment, FAILED, INTERRUPTED, dev, serve, tail};
 use crate::app;
 use crate::config::{Config, File, Sources};
 use crate::telemetry;
@@ -30,6 +34,9 @@ const TOOL_TASK: &str = "Run the command `echo hello from the other side` and sa
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    /// Demonstrate a run on a sample repository, from the interview to a proved merge
+    #[arg(long, conflicts_with_all = ["adapter", "model_url", "model", "message"])]
+    run: bool,
     /// Adapter that runs the task
     #[arg(long, value_name = "NAME", default_value = "echo")]
     adapter: String,
@@ -89,18 +96,24 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         file: File::Nowhere,
         environment: environment.clone(),
     };
-    let config = sources.load()?.config;
+    let mut config = sources.load()?.config;
+    let sample = match arguments.run {
+        true => Some(Sample::create(&environment, folder.path())?),
+        false => None,
+    };
+    if let Some(sample) = &sample {
+        sample.allow(&mut config);
+    }
     let runtime = serve::runtime()?;
     let logs = telemetry::install(&config.log)?;
     let options = app::Options {
         dropped_log_lines: logs.dropped(),
         ..app::Options::new(environment)
     };
-    let shown = runtime.block_on(async {
-        let showing = Box::pin(show(context, arguments, config, options));
-        tokio::time::timeout(DEADLINE, showing).await
-    });
-    shown.with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
+    let code = runtime.block_on(show(context, arguments, sample.as_ref(), config, options));
+    // Does not wait for work cut off by a second signal.
+    runtime.shutdown_background();
+    code
 }
 
 /// Environment of the demo's bridge: none of the user's bridge settings except plugin path and trust, and all
@@ -167,36 +180,49 @@ pub(super) fn beside_the_binary() -> anyhow::Result<PathBuf> {
 async fn show(
     context: &Context,
     arguments: &Arguments,
+    sample: Option<&Sample>,
     config: Config,
     options: app::Options,
 ) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
+    let interrupted = Ok(ExitCode::from(INTERRUPTED));
+    let mut signals = Signals::listen()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut sink = Sink::start(0, &tracker, shutdown.clone()).await?;
-    let bridge = app::Bridge::start(config, options).await?;
+    let starting = Box::pin(app::Bridge::start(config, options));
+    let Some(bridge) = unless_interrupted(&mut signals, starting).await? else {
+        return interrupted;
+    };
     let stage = Stage {
         screen: context.screen(),
         url: format!("http://{}", bridge.addr),
         json: context.global.json,
     };
-    let played = stage.play(arguments.task(), &mut sink).await;
-    bridge.stop().await;
-    shutdown.cancel();
-    tracker.close();
-    tracker.wait().await;
-    let record = played?;
-    let result = &record["callback"]["body"];
-    let succeeded = result["status"] == "ok";
+    let playing = Box::pin(async {
+        match sample {
+            Some(sample) => stage.play_run(sample).await,
+            None => stage.play(arguments.task(), &mut sink).await,
+        }
+    });
+    let played = unless_interrupted(&mut signals, playing).await;
+    let stopping = Box::pin(async {
+        bridge.stop().await;
+        shutdown.cancel();
+        tracker.close();
+        tracker.wait().await;
+        Ok(())
+    });
+    let stopped = unless_interrupted(&mut signals, stopping).await?;
+    let (Some(record), Some(())) = (played?, stopped) else {
+        return interrupted;
+    };
+    let failure = failure(&record);
     if stage.json {
         stage.screen.value(&record)?;
-    } else if !succeeded {
+    } else if let Some((what, reason)) = &failure {
+        let what = stage.screen.paint(Tone::Bad, what);
         stage.say("")?;
-        stage.say(format_args!(
-            "{}: {} ({})",
-            stage.screen.paint(Tone::Bad, "The dispatch failed"),
-            text(result, "/error"),
-            text(result, "/errorCode"),
-        ))?;
+        stage.say(format_args!("{what}: {reason}"))?;
     } else {
         // Shown as it was called, since it might not be in PATH.
         let program = std::env::args().next();
@@ -210,10 +236,40 @@ async fn show(
                 .paint(Tone::Strong, format_args!("{program} dev")),
         ))?;
     }
-    Ok(match succeeded {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(FAILED),
+    Ok(match failure {
+        None => ExitCode::SUCCESS,
+        Some(_) => ExitCode::from(FAILED),
     })
+}
+
+/// Result of work within the time limit; `None` if a signal comes first.
+async fn unless_interrupted<T>(
+    signals: &mut Signals,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<Option<T>> {
+    let worked = tokio::select! {
+        worked = tokio::time::timeout(DEADLINE, work) => worked,
+        () = signals.next() => return Ok(None),
+    };
+    worked
+        .with_context(|| format!("the demo did not end within {DEADLINE:?}"))?
+        .map(Some)
+}
+
+/// Sentence about a demo that was played to its end but did not succeed, with the reason.
+fn failure(record: &Value) -> Option<(&'static str, String)> {
+    let result = &record["callback"]["body"];
+    if record["run"].is_null() {
+        let reason = format!(
+            "{} ({})",
+            text(result, "/error"),
+            text(result, "/errorCode")
+        );
+        return (result["status"] != "ok").then_some(("The dispatch failed", reason));
+    }
+    let is_proved = record["merge"].is_object() && record["verify"]["ok"] == true;
+    let reason = text(record, "/run/error");
+    (!is_proved).then_some(("The run has no proved merge", reason))
 }
 
 /// Output of the demo and address of its bridge.
@@ -226,7 +282,7 @@ struct Stage {
 impl Stage {
     async fn play(&self, mut dispatch: Value, sink: &mut Sink) -> anyhow::Result<Value> {
         let client = Client::new(&self.url, None)?;
-        self.introduce(&client, sink).await?;
+        self.introduce(&client, ("receiver", &sink.url())).await?;
 
         let secret = format!("whsec_{}", BASE64.encode(rand::random::<[u8; 32]>()));
         dispatch["callbackUrl"] = sink.url().into();
@@ -251,24 +307,25 @@ impl Stage {
         }))
     }
 
-    async fn introduce(&self, client: &Client, sink: &Sink) -> anyhow::Result<()> {
+    /// Shows the version, the bridge with its adapters, and one thing more.
+    async fn introduce(&self, client: &Client, (name, other): (&str, &str)) -> anyhow::Result<()> {
         self.say(format_args!(
             "{} {}",
             self.screen.paint(Tone::Strong, "forge-bridge"),
             env!("CARGO_PKG_VERSION"),
         ))?;
-        self.scene(1, "A bridge, an adapter, a receiver")?;
+        self.scene(1, &format!("A bridge, an adapter, a {name}"))?;
         let answer = client.get(Target::path(&["api", "v2", "adapters"])).await?;
-        self.say(format_args!("   bridge    {}", self.url))?;
+        self.say(format_args!("   bridge      {}", self.url))?;
         for adapter in answer["adapters"].as_array().into_iter().flatten() {
             self.say(format_args!(
-                "   adapter   {}, {}, from {}",
+                "   adapter     {}, {}, from {}",
                 text(adapter, "/provider"),
                 text(adapter, "/health/status"),
                 text(adapter, "/path"),
             ))?;
         }
-        self.say(format_args!("   receiver  {}", sink.url()))?;
+        self.say(format_args!("   {name:<11} {other}"))?;
         Ok(())
     }
 
@@ -355,6 +412,7 @@ mod tests {
         ];
         let own = own.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let arguments = Arguments {
+            run: false,
             adapter: "acme-ai".to_owned(),
             model_url: Some("http://127.0.0.1:1".to_owned()),
             model: None,
