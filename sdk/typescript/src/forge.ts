@@ -1,6 +1,7 @@
 import { BridgeError } from "./errors.js";
 import { type BridgeOptions, type Query, ask, body, query } from "./request.js";
 import type {
+  ChangeRequest,
   ForgeEvent,
   Run,
   RunEventFilter,
@@ -144,6 +145,21 @@ export class ForgeSDK {
   /** Returns the content of an artifact, such as `tasks/a.md`. */
   getArtifact(runId: string, path: string): Promise<string> {
     return this.#ask((answer) => answer.text(), ["runs", runId, "artifacts", ...path.split("/")]);
+  }
+
+  listChangeRequests(runId: string): Promise<ChangeRequest[]> {
+    return this.#json(["runs", runId, "change-requests"]);
+  }
+
+  /** Lets the plan be changed as requested. Code `INVALID_STATE`: the change request is not pending. */
+  approveChangeRequest(runId: string, crId: string): Promise<void> {
+    return this.#post("runs", runId, "change-requests", crId, "approve");
+  }
+
+  /** Leaves the plan as it is. Code `INVALID_STATE`: the change request is not pending. */
+  async rejectChangeRequest(runId: string, crId: string, reason?: string): Promise<void> {
+    const init = reason === undefined ? { method: "POST" } : body("POST", { reason });
+    await this.#json(["runs", runId, "change-requests", crId, "reject"], init);
   }
 
   async #post(...path: string[]): Promise<void> {

@@ -76,6 +76,7 @@ export interface RunState extends RunSummary {
   /** Tasks whose attempts have all failed. */
   failedTasks: number;
   runningTasks: number;
+  /** Ids of the change requests that are pending; each holds the run. */
   activeCRs: string[];
   lastEventId: string;
   tokens: number;
@@ -132,6 +133,20 @@ export interface TaskDetail extends TaskSummary {
   artifacts: string[];
 }
 
+/** Request of a refinery to change the plan. */
+export interface ChangeRequest {
+  crId: string;
+  title: string;
+  /** Task that made the request. */
+  emittedBy: string;
+  /** `applied`: approved, and the plan is changed. */
+  status: "pending" | "approved" | "rejected" | "applied";
+  description: string;
+  /** Tasks that wait for the change of the plan. */
+  impact: string[];
+  createdAt: string;
+}
+
 /** Comparison of the stored state of a run with the fold of its events. */
 export interface RunVerification {
   ok: boolean;
@@ -150,8 +165,9 @@ export interface EventData {
   /** The repository was fetched. */
   "run.attached": { ref: string; commit: string };
   "run.executing": Empty;
-  "run.paused": { reason: HoldReason };
-  "run.resumed": { reason: HoldReason };
+  /** `crId` with the reason `cr`. */
+  "run.paused": { reason: HoldReason; crId?: string };
+  "run.resumed": { reason: HoldReason; crId?: string };
   "run.cancelling": Empty;
   /** The last event of every run. `duration` is in milliseconds. */
   "run.completed": {
@@ -194,6 +210,7 @@ export interface EventData {
     proof: { branch: string; commit: string; by: "ancestor" | "patch" }[];
   };
   "cr.emitted": { crId: string; title: string; emittedBy: string };
+  "cr.resolved": { crId: string; status: "approved" | "rejected" | "applied"; reason?: string };
   /** End of one dispatch of the run. */
   usage: { dispatchId: string; taskId?: string; sessionId?: string; tokens: number; costUsd: number };
 }

@@ -41,6 +41,13 @@ const calls: [string, unknown, string, unknown, (forge: ForgeSDK) => Promise<unk
   ["GET /runs/a/tasks", undefined, "[1]", [1], (forge) => forge.listTasks("a")],
   ["GET /runs/a/tasks/t%20u", undefined, '{"taskId": "t u"}', { taskId: "t u" }, (forge) => forge.getTask("a", "t u")],
   ["POST /runs/a/tasks/t/retry", undefined, '{"status": "executing"}', undefined, (forge) => forge.retryTask("a", "t")],
+  ["GET /runs/a/change-requests", undefined, '[{"crId": "cr-1"}]', [{ crId: "cr-1" }], (forge) => forge.listChangeRequests("a")],
+  ["POST /runs/a/change-requests/cr-1/approve", undefined, '{"status": "approved"}', undefined, (forge) =>
+    forge.approveChangeRequest("a", "cr-1")],
+  ["POST /runs/a/change-requests/c%2F1/reject", undefined, '{"status": "rejected"}', undefined, (forge) =>
+    forge.rejectChangeRequest("a", "c/1")],
+  ["POST /runs/a/change-requests/cr-1/reject", { reason: "too large" }, '{"status": "rejected"}', undefined, (forge) =>
+    forge.rejectChangeRequest("a", "cr-1", "too large")],
   ["GET /runs/a/artifacts/specs/x%3F%20%23.md", undefined, "# €", "# €", (forge) => forge.getArtifact("a", "specs/x? #.md")],
 ];
 

@@ -52,6 +52,23 @@ async function listen(runId: string) {
   listen(runId);
 }
 
+{
+await forge.pauseRun(runId);
+
+const tasks = await forge.listTasks(runId);
+// @ts-expect-error -- 'executing' is a state of runs; that of a task is 'RUNNING'.
+const executing = tasks.filter(t => t.status === 'executing');
+console.log(`${executing.length} tasks wrapping up...`);
+
+const crs = await forge.listChangeRequests(runId);
+for (const cr of crs.filter(c => c.status === 'pending')) {
+  console.log(`Pending CR: ${cr.title}`);
+  await forge.approveChangeRequest(runId, cr.crId);
+}
+
+await forge.resumeRun(runId);
+}
+
 try {
   await forge.pauseRun('run_nonexistent');
 } catch (err) {
@@ -62,6 +79,8 @@ try {
 
 // What the samples leave out, and what they rely on.
 import { ForgeAPIError, type ForgeEvent } from '@forge/sdk';
+
+declare const runId: string;
 
 function handleEvent(event: ForgeEvent) {
   const seconds: number | undefined = event.type === 'run.completed' ? event.data.duration / 1000 : undefined;
