@@ -130,6 +130,7 @@ export interface TaskSummary {
 export interface TaskDetail extends TaskSummary {
   /** Report of the last attempt. */
   walkthrough?: string | null;
+  subtasks?: { title: string; done: boolean }[];
   artifacts: string[];
 }
 
