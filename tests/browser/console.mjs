@@ -1,16 +1,18 @@
 // Tests the console in a browser: every page and every action, in light and dark, with an accessibility checker.
 // Arguments: the folder with playwright-core and axe-core, the URL of a bridge with the echo adapter, its token, the URL
 // of a receiver that answers 410, and after a request with a status as its query that status, the URL of a bridge whose
-// echo adapter is in quarantine, and the URL of a bridge with the adapters echo and manager (tests/fixtures/managing).
+// echo adapter is in quarantine, the URL of a bridge with the adapters echo and manager (tests/fixtures/managing), and
+// the URLs of a bridge whose runs use the echo adapter, and of a repository that it allows.
 // Writes screenshots to the folder named by `SCREENSHOTS`, if set.
 
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import path from "node:path";
+import { runSteps } from "./runs.mjs";
 import { runtimeSteps } from "./runtimes.mjs";
 
-const [modules, url, token, receiver, shaky, managing] = process.argv.slice(2);
+const [modules, url, token, receiver, shaky, managing, runs, repository] = process.argv.slice(2);
 const require = createRequire(path.join(modules, "package.json"));
 const { chromium } = require("playwright-core");
 const axe = readFileSync(require.resolve("axe-core"), "utf8");
@@ -407,6 +409,8 @@ await step("a quarantine shows its start and reason, and ends with a reload", as
 });
 
 await runtimeSteps({ page, main, step, sure, holds, accessible, url, managing });
+await runSteps({ page, main, step, sure, accessible, runs, repository });
+await page.goto(url);
 
 await step("the reference names every operation, and jumps to it", async () => {
   await page.getByRole("link", { name: "API", exact: true }).click();
@@ -425,7 +429,7 @@ await step("the keyboard reaches the page", async () => {
 });
 
 await step("keys go to pages, to the search and to the list of keys", async () => {
-  for (const [key, name] of [["d", "Dispatches"], ["a", "Adapters"], ["r", "Agents"], ["s", "Services"], ["i", "Signals"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
+  for (const [key, name] of [["d", "Dispatches"], ["u", "Runs"], ["a", "Adapters"], ["r", "Agents"], ["s", "Services"], ["i", "Signals"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
     await page.keyboard.press("g");
     await page.keyboard.press(key);
     await main.getByRole("heading", { level: 1, name }).waitFor();

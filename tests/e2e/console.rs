@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::external::register;
 use super::harness::api::quiet;
 use super::harness::{Answer, Bridge, CallbackSink, browser, until};
+use super::runs::Origin;
 use super::signals::{Tool, agent_url};
 
 const TOKEN: &str = "console-token-console-token-0001";
@@ -101,15 +102,20 @@ async fn an_operator_can_do_everything_in_the_console() {
     spend(&bridge).await;
     let shaky = quarantined().await;
     let managing = Bridge::with(&[("BRIDGE_ADAPTERS", "echo,manager")]).await;
+    let origin = Origin::new();
+    let running = Bridge::configured(&origin.settings(), &[]).await;
     let arguments = [
         bridge.api.url.as_str(),
         TOKEN,
         &sink.url("/hook"),
         &shaky.api.url,
         &managing.api.url,
+        &running.api.url,
+        &origin.url(),
     ];
     browser::run("console.mjs", &arguments).await;
     bridge.stop().await;
     shaky.stop().await;
     managing.stop().await;
+    running.stop().await;
 }

@@ -14,6 +14,8 @@ import { Events } from "./pages/events";
 import { Models } from "./pages/models";
 import { Now } from "./pages/now";
 import { ReferencePage } from "./pages/reference";
+import { RunPage } from "./pages/run";
+import { Runs } from "./pages/runs";
 import { Services } from "./pages/services";
 import { Signals } from "./pages/signals";
 import { Skills } from "./pages/skills";
@@ -28,6 +30,7 @@ import { countEvents, sample } from "./throughput";
 const PAGES = [
   ["now", "Now"],
   ["dispatches", "Dispatches"],
+  ["runs", "Runs"],
   ["adapters", "Adapters"],
   ["agents", "Agents"],
   ["services", "Services"],
@@ -36,6 +39,8 @@ const PAGES = [
   ["events", "Events"],
   ["try", "Try it"],
 ] as const;
+/** Pages of one record: the page that lists it, and the name. */
+const PARTS: Record<string, [string, string]> = { dispatch: ["dispatches", "Dispatch"], run: ["runs", "Run"] };
 /** Lag from which the page offers to skip to the present. */
 const LATE_SECONDS = 3;
 
@@ -55,7 +60,7 @@ export function App() {
     sample(health.data);
     setHeard(new Date().toISOString());
   }, [health.data]);
-  const name = docs ? "API" : ([...PAGES, ...RUNTIME_PAGES].find(([page]) => page === route.page)?.[1] ?? (route.page === "dispatch" ? "Dispatch" : "Not found"));
+  const name = docs ? "API" : ([...PAGES, ...RUNTIME_PAGES].find(([page]) => page === route.page)?.[1] ?? PARTS[route.page]?.[1] ?? "Not found");
   const [shown, setShown] = useState(false);
   // With the page, not after it is painted: a key that is pressed between could have moved the focus already.
   useLayoutEffect(() => {
@@ -64,7 +69,7 @@ export function App() {
     setShown(true);
   }, [route.page, route.id]);
   const isRuntime = RUNTIME_PAGES.some(([page]) => page === route.page);
-  const current = docs ? "docs" : route.page === "dispatch" ? "dispatches" : isRuntime ? "agents" : route.page;
+  const current = docs ? "docs" : PARTS[route.page]?.[0] ?? (isRuntime ? "agents" : route.page);
   return (
     <HealthContext.Provider value={health}>
       <a class="skip" href="#page" onClick={(event) => { event.preventDefault(); document.getElementById("page")?.focus(); }}>
@@ -117,6 +122,10 @@ function Page({ route }: { route: Route }) {
       return <Dispatches route={route} />;
     case "dispatch":
       return route.id ? <DispatchPage key={route.id} id={route.id} /> : <Dispatches route={route} />;
+    case "runs":
+      return <Runs route={route} />;
+    case "run":
+      return route.id ? <RunPage key={route.id} route={route} id={route.id} /> : <Runs route={route} />;
     case "adapters":
       return <Adapters />;
     case "agents":

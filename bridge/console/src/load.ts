@@ -71,19 +71,30 @@ export async function firstFull<T>(load: (cursor: string | undefined) => Promise
 const SOON_MS = 300;
 const APART_MS = 1500;
 
-/** Calls `reload` soon after an event of these kinds, at most once per `APART_MS`. */
-export function useReloadOn(kinds: string[], reload: () => void): void {
+/** Returns a function that calls `reload` soon, at most once per `APART_MS`. */
+export function useSoon(reload: () => void): () => void {
   const latest = useRef(reload);
   latest.current = reload;
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   const last = useRef(0);
   useEffect(() => () => clearTimeout(timer.current), []);
-  useLive((events) => {
-    if (timer.current || !events.some((event) => kinds.some((kind) => event.type.startsWith(kind)))) return;
-    timer.current = setTimeout(() => {
+  const run = () => {
+    if (document.hidden) document.addEventListener("visibilitychange", run, { once: true });
+    else latest.current();
+  };
+  return () => {
+    timer.current ??= setTimeout(() => {
       timer.current = undefined;
       last.current = Date.now();
-      if (!document.hidden) latest.current();
+      run();
     }, Math.max(SOON_MS, last.current + APART_MS - Date.now()));
+  };
+}
+
+/** Calls `reload` soon after an event of these kinds. */
+export function useReloadOn(kinds: string[], reload: () => void): void {
+  const soon = useSoon(reload);
+  useLive((events) => {
+    if (events.some((event) => kinds.some((kind) => event.type.startsWith(kind)))) soon();
   });
 }

@@ -1,4 +1,4 @@
-import { Bridge, BridgeError } from "@forge-bridge/client";
+import { Bridge, BridgeError, type BridgeOptions, ForgeSDK } from "@forge-bridge/client";
 
 const KEY = "forge-bridge.token";
 
@@ -14,8 +14,13 @@ export const session = {
   },
 };
 
+const options: BridgeOptions = { baseUrl: "", token: () => session.token };
+
 /** Client of the bridge that served this page. */
-export const bridge = new Bridge({ baseUrl: "", token: () => session.token });
+export const bridge = new Bridge(options);
+
+/** Client of its runs. */
+export const forge = new ForgeSDK(options.baseUrl, options);
 
 /** True if the bridge requires a token, or another one. */
 export function wantsToken(error: unknown): boolean {

@@ -1,5 +1,5 @@
-import type { BridgeEvent, Delivery, Dispatch } from "@forge-bridge/client";
-import { useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { Delivery, Dispatch } from "@forge-bridge/client";
+import { useState } from "preact/hooks";
 import { useNow } from "../clock";
 import { duration, millis, rough } from "../format";
 import { useLoad } from "../load";
@@ -12,11 +12,10 @@ import { next } from "../parts/tables";
 import { grow, type History, Timeline } from "../parts/timeline";
 import { link } from "../router";
 import { bridge } from "../session";
+import { useStream } from "../stream";
 
-/** Delay of the first update, so that events already recorded are shown together. */
-const GATHER_MS = 10;
-/** Minimum interval between two updates. */
-const APART_MS = 100;
+/** Events after which the record has changed. */
+const CHANGES = /^(execution\.(started|retrying|completed|failed)|callback\.)/;
 
 /** One dispatch, from acceptance to delivery, updated live. */
 export function DispatchPage({ id }: { id: string }) {
@@ -26,7 +25,11 @@ export function DispatchPage({ id }: { id: string }) {
     return { dispatch, deliveries: await Promise.all(lines.slice(0, 20).map((line) => bridge.delivery(line.id))) };
   }, [id]);
   const [problem, setProblem] = useState<unknown>();
-  const events = useEvents(id, record.reload);
+  const [history, setHistory] = useState<History>({ entries: [], dropped: 0 });
+  const streamError = useStream((start) => bridge.dispatchEvents(id, { until: "delivered", ...start }), (event) => event.id, (events) => {
+    setHistory((last) => grow(last, events));
+    if (events.some((event) => CHANGES.test(event.type))) record.reload();
+  }, [id]);
   const act = (action: () => Promise<unknown>) => {
     setProblem(undefined);
     action().then(record.reload, setProblem);
@@ -61,14 +64,14 @@ export function DispatchPage({ id }: { id: string }) {
           )}
         </div>
       </div>
-      <Problem error={problem ?? events.error ?? record.error} />
+      <Problem error={problem ?? streamError ?? record.error} />
       {error && <p class={`notice ${dispatch.errorCode === "input_required" || dispatch.errorCode === "cancelled" ? "warn" : "bad"}`}><strong>{dispatch.errorCode}</strong> {error}</p>}
       <Life dispatch={dispatch} deliveries={deliveries} />
       <div class="columns">
         <div>
           <section aria-labelledby="happened">
             <h2 id="happened">Events</h2>
-            {events.history.entries.length ? <Timeline history={events.history} since={dispatch.acceptedAt} /> : <Empty>No events yet.</Empty>}
+            {history.entries.length ? <Timeline history={history} since={dispatch.acceptedAt} label="Events of the dispatch" /> : <Empty>No events yet.</Empty>}
             {dispatch.status === "running" && <p class="dim going">Still running.</p>}
           </section>
           <section aria-labelledby="callback">
@@ -84,40 +87,6 @@ export function DispatchPage({ id }: { id: string }) {
       </div>
     </>
   );
-}
-
-/** Event stream of this dispatch, rendered at most ten times a second. */
-function useEvents(id: string, changed: () => void): { history: History; error: unknown } {
-  const [history, setHistory] = useState<History>({ entries: [], dropped: 0 });
-  const [error, setError] = useState<unknown>();
-  const waiting = useRef<BridgeEvent[]>([]);
-  useLayoutEffect(() => {
-    const controller = new AbortController();
-    let due: ReturnType<typeof setTimeout> | undefined;
-    let last = 0;
-    const hand = () => {
-      const events = waiting.current;
-      waiting.current = [];
-      due = undefined;
-      last = performance.now();
-      setHistory((last) => grow(last, events));
-      if (events.some((event) => /^(execution\.(started|retrying|completed|failed)|callback\.)/.test(event.type))) changed();
-    };
-    const take = (event: BridgeEvent) => {
-      waiting.current.push(event);
-      due ??= setTimeout(hand, Math.max(GATHER_MS, last + APART_MS - performance.now()));
-    };
-    const follow = async () => {
-      const stream = bridge.dispatchEvents(id, { until: "delivered", signal: controller.signal, maxPauseMs: 3000 });
-      for await (const event of stream) take(event);
-    };
-    follow().catch((failure: unknown) => controller.signal.aborted || setError(failure));
-    return () => {
-      clearTimeout(due);
-      controller.abort();
-    };
-  }, [id]);
-  return { history, error };
 }
 
 /** Stages of a dispatch as a bar: waiting, running and delivery, with their durations. */

@@ -23,11 +23,30 @@ const TONES: Record<string, string> = {
   error: "bad",
   dead: "bad",
   refused: "bad",
+  planning: "busy",
+  executing: "busy",
+  plan_review: "warn",
+  completed: "good",
+  failed: "bad",
+  approved: "good",
+  applied: "good",
+  rejected: "wait",
+  RUNNING: "busy",
+  DONE: "busy",
+  MERGE_READY: "good",
+  MERGED: "good",
+  FAILED: "bad",
+  STALE: "warn",
 };
+
+/** Class of the colour of a state. */
+export function tone(state: string): string {
+  return TONES[state] ?? "wait";
+}
 
 /** State as a word with a colour: never colour alone. */
 export function Badge({ state, label }: { state: string; label?: string }) {
-  return <span class={`badge ${TONES[state] ?? "wait"}`}>{label ?? state}</span>;
+  return <span class={`badge ${tone(state)}`}>{label ?? state}</span>;
 }
 
 /** State of a dispatch, or its outcome once finished. */

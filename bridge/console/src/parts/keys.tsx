@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { keys, PAGES } from "../keys";
 
-const NAMES: Record<string, string> = { now: "Now", dispatches: "Dispatches", adapters: "Adapters", agents: "Agents", services: "Services", signals: "Signals", deliveries: "Deliveries", events: "Events", try: "Try it" };
+const NAMES: Record<string, string> = { now: "Now", dispatches: "Dispatches", runs: "Runs", adapters: "Adapters", agents: "Agents", services: "Services", signals: "Signals", deliveries: "Deliveries", events: "Events", try: "Try it" };
 
 /** Dialog with the shortcuts and the switch that turns them off. */
 export function KeysDialog({ open, close }: { open: boolean; close: () => void }) {

@@ -6,10 +6,11 @@ import { wantsToken } from "../session";
 export function Problem({ error }: { error: unknown }) {
   if (!error || wantsToken(error)) return null;
   const known = error instanceof BridgeError ? error : undefined;
+  const message = error instanceof Error ? error.message : String(error);
   const fields = Array.isArray(known?.details) ? (known.details as { field?: unknown; message?: unknown }[]) : [];
   return (
     <div class="notice bad" role="alert">
-      <strong>{known?.code ?? "ERROR"}</strong> {error instanceof Error ? error.message : String(error)}
+      <strong>{known?.code ?? "ERROR"}</strong> {known ? message.replace(`[${known.code}] `, "") : message}
       {fields.length > 0 && (
         <ul>{fields.map(({ field, message }, index) => <li key={index}><code>{String(field)}</code> {String(message)}</li>)}</ul>
       )}

@@ -1,5 +1,4 @@
-import type { BridgeEvent } from "@forge-bridge/client";
-import { duration, json, millis, number, plural } from "../format";
+import { dollars, duration, json, millis, number, plural } from "../format";
 
 /** Entry for one or several events: streamed text is joined into one entry. */
 export interface Entry {
@@ -18,6 +17,16 @@ export interface Entry {
   bad?: boolean;
 }
 
+/** Event of a dispatch, or of a task of a run. */
+export interface Occurrence {
+  id: string;
+  type: string;
+  timestamp: string;
+  attempt?: number | undefined;
+  /** Text that is streamed is its member `delta`. */
+  data?: Record<string, unknown> | undefined;
+}
+
 export interface History {
   entries: Entry[];
   /** Number of entries removed for newer ones. */
@@ -27,10 +36,10 @@ export interface History {
 const KEPT = 2000;
 /** Characters of one text; the output has the complete text. */
 const LONGEST = 20_000;
-const BAD = ["execution.failed", "model.retrying", "callback.dead", "events.dropped"];
+const BAD = ["execution.failed", "model.retrying", "callback.dead", "events.dropped", "task.failed", "task.stale", "task.exhausted", "refinery.conflict"];
 
 /** Appends events; text is added to the last entry if that is text of the same kind, attempt and message. */
-export function grow(history: History, events: BridgeEvent[]): History {
+export function grow(history: History, events: Occurrence[]): History {
   const next = history.entries.slice();
   for (const event of events) {
     const delta = event.data?.["delta"];
@@ -61,11 +70,11 @@ function trim(entry: Entry): Entry {
   return over > LONGEST ? { ...entry, text: entry.text?.slice(over) ?? "", cut: (entry.cut ?? 0) + over } : entry;
 }
 
-export function Timeline({ history, since }: { history: History; since: string }) {
+export function Timeline({ history, since, label }: { history: History; since: string; label: string }) {
   return (
     <>
       {history.dropped > 0 && <p class="dim">{plural(history.dropped, "earlier entry", "earlier entries")} are not shown.</p>}
-      <ol class="timeline" aria-label="Events of the dispatch">
+      <ol class="timeline" aria-label={label}>
         {history.entries.map((entry, index) => (
           <li key={entry.key} class={entry.bad ? "bad" : entry.kind.split(".")[0]}>
             <span class="number dim" title={entry.at}>+{duration(millis(since, entry.at))}</span>
@@ -87,7 +96,7 @@ function Summary({ entry }: { entry: Entry }) {
       <>
         {entry.cut && <span class="dim">{number(entry.cut)} earlier characters are in the output</span>}
         {entry.retracted && <b>withdrawn</b>}
-        <pre class={"said" + (entry.kind === "assistant.thinking" ? " thought" : "") + (entry.retracted ? " retracted" : "")}>{entry.text}</pre>
+        <pre class={"said" + (entry.kind === "assistant.thinking" || entry.message === "thinking" ? " thought" : "") + (entry.retracted ? " retracted" : "")}>{entry.text}</pre>
       </>
     );
   }
@@ -98,6 +107,15 @@ function Summary({ entry }: { entry: Entry }) {
       return <Tool name={data["name"]} body={data["input"]} />;
     case "tool.completed":
       return <Tool name={data["name"]} body={data["output"]} />;
+    case "tool.call":
+      return <Tool name={data["toolName"]} body={data["args"]} />;
+    case "tool.result":
+      return <Tool name={data["toolName"]} body={data["result"]} />;
+    case "task.failed":
+    case "task.stale":
+      return <span>{String(data["error"] ?? "")}</span>;
+    case "task.status":
+      return <span>{String(data["previousStatus"])} → <b>{String(data["newStatus"])}</b> <span class="dim">{String(data["reason"] ?? "")}</span></span>;
     case "callback.attempted":
       return <span>{data["status"] ? `HTTP ${data["status"]}` : String(data["error"] ?? "")} <span class="dim">in {duration(Number(data["durationMs"] ?? 0))}</span></span>;
     case "execution.failed":
@@ -105,6 +123,7 @@ function Summary({ entry }: { entry: Entry }) {
     case "model.retrying":
       return <span>the model is asked again in {duration(Number(data["delayMs"] ?? 0))} <span class="dim">{String(data["reason"] ?? "")}</span></span>;
     case "usage":
+      if ("dispatchId" in data) return <span class="dim">{number(data["tokens"] as number)} tokens, {dollars(data["costUsd"] as number)}</span>;
       return <span class="dim">input {number(data["inputTokens"] as number | null)}, output {number(data["outputTokens"] as number | null)}</span>;
     default:
       return <Data data={data} />;
@@ -112,7 +131,7 @@ function Summary({ entry }: { entry: Entry }) {
 }
 
 /** Data shown elsewhere on the page. */
-const KNOWN = ["deliveryId"];
+const KNOWN = ["deliveryId", "taskId"];
 
 function Data({ data }: { data: Record<string, unknown> }) {
   const all = Object.entries(data).filter(([name]) => !KNOWN.includes(name));

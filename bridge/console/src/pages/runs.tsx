@@ -1,0 +1,116 @@
+import type { RunFilter, RunStatus, RunSummary } from "@forge-bridge/client";
+import { useState } from "preact/hooks";
+import { duration, millis } from "../format";
+import { firstFull, useLoad, useReloadOn } from "../load";
+import { Badge } from "../parts/badge";
+import { Empty, Problem, Skeleton } from "../parts/notice";
+import { Pager } from "../parts/pager";
+import { Time } from "../parts/time";
+import { link, type Route, setQuery } from "../router";
+import { forge } from "../session";
+import { name } from "./run";
+
+const STATES: RunStatus[] = ["planning", "plan_review", "executing", "paused", "completed", "failed", "cancelled"];
+
+/** Runs, newest first, and a form that starts one. */
+export function Runs({ route }: { route: Route }) {
+  const status = (route.query.get("status") ?? undefined) as RunStatus | undefined;
+  const cursor = route.query.get("cursor") ?? undefined;
+  const load = () => firstFull((cursor) => forge.listRuns({ status, limit: 50, cursor } as RunFilter), cursor);
+  const page = useLoad(load, [status, cursor], undefined, "runs");
+  useReloadOn(["run.", "plan."], () => cursor || page.reload());
+  return (
+    <>
+      <h1>Runs</h1>
+      <Start />
+      <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
+        <label>
+          State
+          <select value={status ?? ""} onChange={(event) => setQuery(route, { status: event.currentTarget.value, cursor: undefined })}>
+            <option value="">all</option>
+            {STATES.map((state) => <option key={state} value={state}>{state.replace("_", " ")}</option>)}
+          </select>
+        </label>
+        {status && <a class="button" href={link("runs")}>Show all</a>}
+      </form>
+      <Problem error={page.error} />
+      {!page.data && !page.error && <Skeleton lines={8} />}
+      {page.data?.items.length ? <RunTable items={page.data.items} /> : null}
+      {page.data?.items.length === 0 && !page.data.nextCursor && <Empty>{status ? "No matches." : "No runs yet."}</Empty>}
+      <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
+    </>
+  );
+}
+
+function RunTable({ items }: { items: RunSummary[] }) {
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Runs, table">
+      <table aria-label="Runs">
+        <thead><tr><th scope="col">Repository</th><th scope="col">State</th><th scope="col" class="wide">Run</th><th scope="col" class="wide">Model</th><th scope="col">Created</th><th scope="col" class="wide right">Took</th></tr></thead>
+        <tbody>
+          {items.map((run) => (
+            <tr key={run.runId}>
+              <td class="name" title={run.repoUrl ?? ""}><a href={link("run", run.runId)}>{name(run.repoUrl)}</a></td>
+              <td><Badge state={run.status} label={run.status.replace("_", " ")} /></td>
+              <td class="wide"><code>{run.runId}</code></td>
+              <td class="wide cut">{run.model}</td>
+              <td><Time at={run.createdAt} /></td>
+              <td class="wide number right">{duration(millis(run.createdAt, run.completedAt ?? undefined))}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </div>
+  );
+}
+
+const NEW = { repoUrl: "", message: "", model: "", ref: "", provider: "", planReview: false };
+
+/** Starts a run, and sends the first message of its interview. */
+function Start() {
+  const [form, setForm] = useState(NEW);
+  const [problem, setProblem] = useState<unknown>();
+  /** Run that was started although its message was not sent. */
+  const [started, setStarted] = useState<string>();
+  const [sending, setSending] = useState(false);
+  const set = (name: keyof typeof NEW) => (event: Event) => setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement).value });
+  const start = async () => {
+    const { repoUrl, message, planReview, ...texts } = form;
+    const given = Object.fromEntries(Object.entries(texts).filter(([, value]) => value !== ""));
+    const { runId } = await forge.createRun(repoUrl, { ...given, ...(planReview && { planReview }) });
+    if (message.trim() !== "") {
+      setStarted(runId);
+      await forge.sendCaptainMessage(runId, message);
+    }
+    location.hash = link("run", runId);
+  };
+  const submit = (event: Event) => {
+    event.preventDefault();
+    setProblem(undefined);
+    setStarted(undefined);
+    setSending(true);
+    start().catch(setProblem).finally(() => setSending(false));
+  };
+  return (
+    <form class="stack" aria-label="New run" onSubmit={submit}>
+      <div class="pair">
+        <label>Repository <input value={form.repoUrl} onInput={set("repoUrl")} placeholder="https://github.com/org/repo" required /></label>
+        <label>Model <input value={form.model} onInput={set("model")} placeholder="runs.model of the configuration" /></label>
+      </div>
+      <label>First message to the Captain <textarea rows={2} value={form.message} onInput={set("message")} placeholder="what to build; can be sent later" /></label>
+      <details>
+        <summary>More</summary>
+        <div class="stack">
+          <div class="pair">
+            <label>Branch or tag <input value={form.ref} onInput={set("ref")} placeholder="the default branch" /></label>
+            <label>Adapter <input value={form.provider} onInput={set("provider")} placeholder="runs.provider of the configuration" /></label>
+          </div>
+          <label class="check"><input type="checkbox" checked={form.planReview} onChange={(event) => setForm({ ...form, planReview: event.currentTarget.checked })} /> Approve the plan before it is executed</label>
+        </div>
+      </details>
+      <Problem error={problem} />
+      {problem !== undefined && started && <p class="notice warn">The run was started, its message was not sent. <a href={link("run", started)}>Show the run</a></p>}
+      <div class="actions"><button type="submit" class="primary" disabled={sending}>Start a run</button></div>
+    </form>
+  );
+}
