@@ -62,7 +62,11 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     for (const branch of ["forge/schema/1", "forge/api/2", "forge/cart/1", "forge/docs/1"]) {
       await proof.getByRole("row").filter({ hasText: branch }).getByText("ancestor").waitFor();
     }
+    await main.getByText("5 MERGED", { exact: true }).waitFor();
     await page.getByRole("button", { name: "Cancel", exact: true }).waitFor({ state: "detached" });
+    const boxes = await node(/./).evaluateAll((all) => all.map((one) => one.querySelector("rect").getBoundingClientRect()));
+    const overlaps = (one, other) => one !== other && one.x < other.right && other.x < one.right && one.y < other.bottom && other.y < one.bottom;
+    assert.ok(!boxes.some((one) => boxes.some((other) => overlaps(one, other))), "nodes overlap");
   });
 
   await step("a task shows its attempts, events and artifacts, and leads to its dispatches and back", async () => {

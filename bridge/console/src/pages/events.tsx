@@ -9,7 +9,7 @@ import { link } from "../router";
 /** Number of events kept, newest of all kinds, so that another filter has matches at once. */
 const KEPT = 5000;
 const SHOWN = 150;
-const KINDS = ["execution.", "execution.failed", "assistant.", "tool.", "usage", "callback.", "callback.dead", "adapter."];
+const KINDS = ["execution.", "execution.failed", "assistant.", "tool.", "usage", "callback.", "callback.dead", "adapter.", "run.", "captain.", "task.", "refinery."];
 
 interface Filter {
   kind: string;
@@ -107,14 +107,21 @@ function Row({ event }: { event: BridgeEvent }) {
     <li class={bad ? "bad" : ""}>
       <span class="number dim" title={event.timestamp}>{time(event.timestamp)}</span>
       <code class="kind">{event.type}</code>
-      {event.dispatchId ? <a href={link("dispatch", event.dispatchId)} title={event.taskId ?? ""}>{event.taskId}</a> : <span class="dim">{event.provider}</span>}
+      <Subject event={event} />
       <span class="data">{said(event.data)}</span>
     </li>
   );
 }
 
+/** Dispatch or run that the event belongs to, else its adapter. */
+function Subject({ event: { dispatchId, runId, taskId, provider } }: { event: BridgeEvent }) {
+  if (dispatchId) return <a href={link("dispatch", dispatchId)} title={taskId ?? ""}>{taskId}</a>;
+  if (runId) return <a href={link("run", runId, { task: taskId ?? undefined })} title={runId}>{taskId ?? runId}</a>;
+  return <span class="dim">{provider}</span>;
+}
+
 /** Data left out of a line: redundant or of no interest. */
-const UNSAID = ["deliveryId", "provider"];
+const UNSAID = ["deliveryId", "provider", "taskId"];
 
 /** Formats text as it is, other data with their names. */
 function said(data: BridgeEvent["data"]): string {

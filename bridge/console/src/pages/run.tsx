@@ -1,4 +1,4 @@
-import type { RunState } from "@forge-bridge/client";
+import type { RunState, TaskStatus } from "@forge-bridge/client";
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useNow } from "../clock";
@@ -21,6 +21,8 @@ import { useStream } from "../stream";
 
 /** Events that change nothing of the record but its last event. */
 const QUIET = ["task.progress", "task.heartbeat", "tool.call", "tool.result"];
+
+const STATES: TaskStatus[] = ["PENDING", "RUNNING", "DONE", "MERGE_READY", "MERGED", "FAILED", "STALE"];
 
 /** One run, from the interview to the proved merge, updated live. */
 export function RunPage({ route, id }: { route: Route; id: string }) {
@@ -64,7 +66,10 @@ export function RunPage({ route, id }: { route: Route; id: string }) {
       {(run.activeCRs.length > 0 || log.changes > 0) && <Changes runId={id} version={log.changes} />}
       {nodes.length > 0 && (
         <section aria-labelledby="plan">
-          <div class="title"><h2 id="plan">Plan</h2> <span class="dim number">{number(run.mergedTasks)} of {number(run.totalTasks)} merged</span> {run.failedTasks > 0 && <span class="bad number">{number(run.failedTasks)} failed</span>}</div>
+          <div class="title">
+            <h2 id="plan">Plan</h2>
+            {STATES.map((state) => [state, nodes.filter((node) => statusOf(node.id) === state).length] as const).map(([state, count]) => count > 0 && <Badge key={state} state={state} label={`${number(count)} ${state}`} />)}
+          </div>
           <Graph runId={id} nodes={nodes} tasks={run.tasks} status={statusOf} selected={task} />
         </section>
       )}
