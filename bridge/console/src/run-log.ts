@@ -67,7 +67,7 @@ function occurrence(event: ForgeEvent): Occurrence {
   const { eventId: id, timestamp, data } = event;
   const attempt = Number(event.attemptId ?? 1);
   if (event.type !== "task.progress") return { id, type: String(event.type), timestamp, attempt, data };
-  return { id, type: event.type, timestamp, attempt, data: { delta: event.data.content, messageId: event.data.contentType } };
+  return { id, type: event.type, timestamp, attempt, data: { delta: event.data.content, messageId: event.data.contentType, agent: event.data.agent } };
 }
 
 function attempts(known: Attempt[], event: ForgeEvent, id: string): Attempt[] {
@@ -121,6 +121,11 @@ function interview(lines: Line[], event: ForgeEvent): void {
     case "plan.finalized": {
       const { totalTasks, totalRefineries, specCount } = event.data;
       add("plan", `The plan is final: ${plural(totalTasks, "task")}, ${plural(totalRefineries, "refinery", "refineries")}, ${plural(specCount, "specification")}.`);
+      break;
+    }
+    case "dag.overlay_applied": {
+      const { crId, addedNodes } = event.data;
+      add("plan", `The plan was changed by ${crId}: ${plural(addedNodes.length, "further task")}.`);
       break;
     }
     case "plan.approved":

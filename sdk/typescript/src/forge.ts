@@ -94,9 +94,12 @@ export class ForgeSDK {
     return { items: page.events, nextCursor: page.nextCursor };
   }
 
-  /** Starts nothing new; what runs goes on to its end. Code `INVALID_STATE`: paused before, or ended. */
-  pauseRun(runId: string): Promise<void> {
-    return this.#post("runs", runId, "pause");
+  /**
+   * Starts nothing new. Agents are asked to end with what they have, if their adapter takes messages, and run to their end
+   * if not; `abort` cancels them, and a resume repeats them. Code `INVALID_STATE`: paused before, or ended.
+   */
+  async pauseRun(runId: string, mode?: "abort"): Promise<void> {
+    await this.#json(["runs", runId, "pause"], mode === undefined ? { method: "POST" } : body("POST", { mode }));
   }
 
   resumeRun(runId: string): Promise<void> {

@@ -17,6 +17,8 @@ export interface RunOptions {
   provider?: string;
   /** True: the plan waits for `approvePlan` before it is executed. Default false. */
   planReview?: boolean;
+  /** `auto`: change requests are approved at once. Default `user`: they wait, and hold the run. */
+  approval?: "user" | "auto";
   /** Limit of all steps together. */
   budget?: NonNullable<DispatchRequest["budget"]>;
   /** The same key with the same request returns the same run. */
@@ -134,6 +136,18 @@ export interface TaskDetail extends TaskSummary {
   artifacts: string[];
 }
 
+/** Task as it was written. */
+export interface TaskDocument {
+  id: string;
+  title: string;
+  type: AgentType;
+  dependencies: string[];
+  acceptance_criteria?: string[];
+  description?: string;
+  context?: string;
+  instructions?: string;
+}
+
 /** Request of a refinery to change the plan. */
 export interface ChangeRequest {
   crId: string;
@@ -187,21 +201,28 @@ export interface EventData {
   "plan.reopened": Empty;
   "task.scheduled": { taskId: string; agentType: AgentType };
   "task.started": { taskId: string; agentId: string; sandboxId: string; branch: string };
-  "task.heartbeat": { taskId: string; agentId: string; uptimeSeconds: number };
-  "task.progress": { taskId: string; content: string; contentType: "text" | "thinking" };
+  "task.heartbeat": { taskId: string; agentId: string; uptimeSeconds: number; agent?: number };
+  "task.progress": { taskId: string; content: string; contentType: "text" | "thinking"; agent?: number };
   "task.completed": { taskId: string; walkthroughPath: string };
   "task.failed": { taskId: string; error: string; canRetry: boolean };
   "task.stale": { taskId: string; error: string };
   "task.status": { taskId: string; previousStatus: TaskStatus; newStatus: TaskStatus; attempt: number; reason?: string };
+  /** An agent was asked to end because of a pause, was cancelled, or runs to its end. */
+  "task.pause_ack": { taskId: string; effect: "wrapping_up" | "cancelled" | "unsupported"; agent?: number };
   "task.retried": { taskId: string };
   "task.exhausted": { taskId: string };
-  "tool.call": { taskId: string; toolName: string; args: Args; callId: string };
-  "tool.result": { taskId: string; toolName: string; result: unknown; isError: boolean; callId: string };
+  "tool.call": { taskId: string; toolName: string; args: Args; callId: string; agent?: number };
+  "tool.result": { taskId: string; toolName: string; result: unknown; isError: boolean; callId: string; agent?: number };
+  /** An agent of the attempt started another one. `agent` is its number, which its own events have as well. */
+  "agent.started": { taskId: string; agent: number; agentType: AgentType; title: string; branch: string };
+  "agent.ended": { taskId: string; agent: number; error?: string };
   "artifact.written": { path: string; type: "spec" | "task" | "walkthrough" | "cr" | "dag" };
   /** `ref` is the commit that was read back. */
   "branch.pushed": { taskId: string; branch: string; ref: string };
   "refinery.started": { taskId: string; dependencyCount: number };
   "refinery.conflict": { taskId: string; branch: string; paths: string[] };
+  /** Result of the checks of the repository; `report` is the one that failed, and the end of its output. */
+  "refinery.tests": { taskId: string; passed: number; failed: number; skipped: number; report?: string };
   /** `resultRef` is the commit of the target that was read back; `proof` says how each input was found in it. */
   "refinery.merged": {
     taskId: string;
@@ -212,8 +233,10 @@ export interface EventData {
   };
   "cr.emitted": { crId: string; title: string; emittedBy: string };
   "cr.resolved": { crId: string; status: "approved" | "rejected" | "applied"; reason?: string };
+  /** The graph was changed as requested. */
+  "dag.overlay_applied": { crId: string; addedNodes: TaskDocument[]; addedEdges: { from: string; to: string }[] };
   /** End of one dispatch of the run. */
-  usage: { dispatchId: string; taskId?: string; sessionId?: string; tokens: number; costUsd: number };
+  usage: { dispatchId: string; taskId?: string; sessionId?: string; tokens: number; costUsd: number; agent?: number };
 }
 
 export type EventType = keyof EventData;

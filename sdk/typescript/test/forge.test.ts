@@ -31,6 +31,7 @@ const calls: [string, unknown, string, unknown, (forge: ForgeSDK) => Promise<unk
   ["GET /runs/a%2Fb/events?after=7", undefined, '{"events": [1], "nextCursor": "8"}', { items: [1], nextCursor: "8" }, (forge) =>
     forge.listEvents("a/b", { after: "7" })],
   ["POST /runs/a/pause", undefined, '{"status": "paused"}', undefined, (forge) => forge.pauseRun("a")],
+  ["POST /runs/a/pause", { mode: "abort" }, '{"status": "paused"}', undefined, (forge) => forge.pauseRun("a", "abort")],
   ["POST /runs/a/resume", undefined, '{"status": "planning"}', undefined, (forge) => forge.resumeRun("a")],
   ["POST /runs/a/cancel", undefined, '{"status": "cancelled"}', undefined, (forge) => forge.cancelRun("a")],
   ["POST /runs/a/plan/approve", undefined, '{"status": "executing"}', undefined, (forge) => forge.approvePlan("a")],

@@ -9,6 +9,8 @@ export interface Entry {
   text?: string;
   /** Message that `text` belongs to. */
   message?: unknown;
+  /** Number of an agent that another one of the attempt started. */
+  agent?: number | undefined;
   /** True if the adapter withdrew `text`, or the bridge that of the attempt. */
   retracted?: boolean;
   /** Characters cut off before `text`. */
@@ -46,6 +48,7 @@ export function grow(history: History, events: Occurrence[]): History {
     const last = next.at(-1);
     const { id: key, type: kind, timestamp: at, attempt } = event;
     const message = event.data?.["messageId"];
+    const agent = event.data?.["agent"] as number | undefined;
     if (kind === "assistant.retracted") {
       const whole = event.data?.["attempt"];
       const isMeant = (entry: Entry) => (typeof whole === "number" ? entry.attempt === whole : message !== undefined && entry.message === message && entry.attempt === attempt);
@@ -53,12 +56,12 @@ export function grow(history: History, events: Occurrence[]): History {
       continue;
     }
     if (typeof delta === "string") {
-      if (last?.kind === kind && last.attempt === attempt && last.message === message && !last.retracted) next[next.length - 1] = { ...last, text: last.text + delta };
-      else next.push({ key, kind, at, attempt, text: delta, message });
+      if (last?.kind === kind && last.attempt === attempt && last.message === message && last.agent === agent && !last.retracted) next[next.length - 1] = { ...last, text: last.text + delta };
+      else next.push({ key, kind, at, attempt, text: delta, message, agent });
       continue;
     }
     const bad = BAD.includes(kind) || event.data?.["isError"] === true;
-    next.push({ key, kind, at, attempt, bad, ...(event.data && { data: event.data }) });
+    next.push({ key, kind, at, attempt, bad, agent, ...(event.data && { data: event.data }) });
   }
   const entries = next.slice(-KEPT).map(trim);
   return { entries, dropped: history.dropped + next.length - entries.length };
@@ -81,6 +84,7 @@ export function Timeline({ history, since, label }: { history: History; since: s
             <div>
               <code class="kind">{entry.kind}</code>{" "}
               {(entry.attempt ?? 1) > 1 && entry.attempt !== history.entries[index - 1]?.attempt && <span class="dim">attempt {entry.attempt} </span>}
+              {entry.agent !== undefined && <span class="dim">agent {entry.agent} </span>}
               <Summary entry={entry} />
             </div>
           </li>
@@ -131,7 +135,7 @@ function Summary({ entry }: { entry: Entry }) {
 }
 
 /** Data shown elsewhere on the page. */
-const KNOWN = ["deliveryId", "taskId"];
+const KNOWN = ["deliveryId", "taskId", "agent"];
 
 function Data({ data }: { data: Record<string, unknown> }) {
   const all = Object.entries(data).filter(([name]) => !KNOWN.includes(name));
