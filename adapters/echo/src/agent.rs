@@ -10,6 +10,7 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Messages, Result,
 };
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::conflict;
 use crate::files::{failed, workspace};
@@ -28,7 +29,7 @@ pub(crate) struct Script {
 enum Step {
     Done,
     Failed(String),
-    Called(ToolCall),
+    Called(Vec<ToolCall>),
 }
 
 struct Agent<'a> {
@@ -85,10 +86,10 @@ pub(crate) async fn obey(
                     ..ExecutionResult::error(code, "echo was asked to fail")
                 });
             }
-            Step::Called(call) => {
+            Step::Called(tool_calls) => {
                 suspended.keep(&session_id, &agent.script)?;
                 return Ok(ExecutionResult {
-                    tool_calls: vec![call],
+                    tool_calls,
                     session_id: Some(session_id),
                     ..ExecutionResult::ok(agent.script.output)
                 });
@@ -122,11 +123,16 @@ impl Agent<'_> {
             Order::FailOnce(_) => {}
             Order::Hang => std::future::pending().await,
             Order::Call { tool, input } if self.is_offered(tool) => {
-                return Ok(Step::Called(ToolCall {
-                    tool_call_id: format!("line-{}", self.script.done),
+                let inputs = match input {
+                    Value::Array(inputs) => inputs,
+                    input => vec![input],
+                };
+                let calls = inputs.into_iter().zip(1..).map(|(input, number)| ToolCall {
+                    tool_call_id: format!("line-{}-{number}", self.script.done),
                     name: tool.to_owned(),
                     input,
-                }));
+                });
+                return Ok(Step::Called(calls.collect()));
             }
             Order::Call { tool, .. } => self.say(&format!("{tool} is not offered")).await,
             Order::Resolve(side) => {

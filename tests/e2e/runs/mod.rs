@@ -1,7 +1,10 @@
 //! Runs on the echo adapter: from the interview to a proved merge, with failures, pauses and a killed bridge.
 
+mod agents;
 mod killed;
 mod lifecycle;
+mod pauses;
+mod refinery;
 mod repositories;
 
 use std::path::PathBuf;
@@ -90,6 +93,13 @@ pub(super) fn task(id: &str, dependencies: &[&str], instructions: &str) -> Value
     json!({
         "id": id, "title": format!("Task {id}"), "type": 2, "dependencies": dependencies, "instructions": instructions
     })
+}
+
+/// Task of a type.
+fn typed(id: &str, kind: Value, dependencies: &[&str], instructions: &str) -> Value {
+    let mut task = task(id, dependencies, instructions);
+    task["type"] = kind;
+    task
 }
 
 pub(super) fn plan(tasks: &[Value]) -> String {

@@ -251,18 +251,14 @@ async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<Dispa
         repository.start(&branch, &tip).await?;
     }
     let checkout = repository.checkout(&branch).await?;
-    let trouble = match place.find(&context.state) {
-        Some((task, agent)) if agent.results.is_empty() && place.round > 0 => {
-            refinery::trouble(task)
+    let message = match place.find(&context.state) {
+        _ if place.round == 0 => agent.instructions.clone(),
+        Some((task, agent)) if agent.results.is_empty() => {
+            refinery::message(context, &place.task, task).await?
         }
-        Some(_) | None => None,
+        Some(_) | None => "The results of your tool calls.".to_owned(),
     };
-    let message = match (&trouble, place.round) {
-        (Some(trouble), _) => trouble,
-        (None, 0) => &agent.instructions,
-        (None, _) => "The results of your tool calls.",
-    };
-    let (mut body, headers) = body(context, place, agent.agent_type, message, &checkout).await?;
+    let (mut body, headers) = body(context, place, agent.agent_type, &message, &checkout).await?;
     if place.round > 0 {
         body["sessionId"] = json!(agent.session);
         body["toolResults"] = json!(agent.results);

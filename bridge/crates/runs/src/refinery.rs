@@ -20,7 +20,7 @@ use crate::{Artifact, Work};
 /// Merges that are tried because the target moved.
 const MERGES: usize = 5;
 /// Dispatches of the agent of one attempt.
-const MAX_ROUNDS: u32 = 10;
+const MAX_ROUNDS: u32 = 5;
 
 /// Inputs of a refinery with the tasks that they are from.
 struct Inputs {
@@ -289,11 +289,10 @@ async fn start(
         entries.push((attempt, checked.event(refinery)));
         task.failed_check = checked.report;
     }
-    let mut message = match context.document(refinery).await {
-        Ok(document) => document,
+    let message = match message(context, refinery, &task).await {
+        Ok(message) => message,
         Err(error) => return Ok(context.again(&error).await),
     };
-    message += &self::trouble(&task).unwrap_or_default();
     let body = agent::body(context, &place, AgentType::Refinery, &message, &checkout).await;
     let (body, headers) = match body {
         Ok(body) => body,
@@ -333,8 +332,17 @@ fn event(refinery: &str, conflict: &Conflict) -> Event {
     }
 }
 
-/// Part of a message to the agent: what it has to settle.
-pub(crate) fn trouble(task: &Task) -> Option<String> {
+/// Message to the agent: the document of the refinery, and what it has to settle.
+pub(crate) async fn message(
+    context: &Context,
+    refinery: &str,
+    task: &Task,
+) -> forge_store::Result<String> {
+    let document = context.document(refinery).await?;
+    Ok(document + &trouble(task))
+}
+
+fn trouble(task: &Task) -> String {
     let conflict = task.conflict.as_ref().map(|conflict| {
         format!(
             "\n## Conflict\n\n{} does not merge by itself. The conflicts are marked in:\n\n- {}\n",
@@ -346,8 +354,7 @@ pub(crate) fn trouble(task: &Task) -> Option<String> {
         .failed_check
         .as_ref()
         .map(|report| format!("\n## Failing check\n\n{report}\n"));
-    let all: String = conflict.into_iter().chain(check).collect();
-    (!all.is_empty()).then_some(all)
+    conflict.into_iter().chain(check).collect()
 }
 
 /// Keeps what the agent has left: merged with the inputs that are still missing, and checked.

@@ -114,8 +114,10 @@ pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
         || (state.plan == Plan::Open && !captain.messages.is_empty())
         || approved.is_some_and(|request| !request.is_direct());
     if let Some(request) = approved.filter(|request| request.is_direct()) {
+        // Before anything starts, since it can add what a task must wait for.
         let cr_id = request.id.clone();
         actions.push(Action::Record(vec![Transition::Apply { cr_id }]));
+        return actions;
     }
     if is_asked {
         actions.push(Action::Captain {
