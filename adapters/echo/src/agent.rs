@@ -2,6 +2,7 @@
 
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
+use std::time::Duration;
 
 use forge_adapter_api::folder::Folder;
 use forge_adapter_api::request::ToolResult;
@@ -10,13 +11,18 @@ use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Messages, Result,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::conflict;
 use crate::files::{failed, workspace};
 use crate::order::{Order, instructions};
 use crate::run::text_of;
 use crate::suspended::Suspended;
+
+/// Time between two looks for a file.
+const LOOK: Duration = Duration::from_millis(50);
+/// Largest result of a reported call.
+const MOST_BYTES: usize = 64 << 20;
 
 /// The instructions of an agent, and how far it is.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -122,6 +128,12 @@ impl Agent<'_> {
             Order::FailOnce(code) if is_first(self.request) => return Ok(Step::Failed(code)),
             Order::FailOnce(_) => {}
             Order::Hang => std::future::pending().await,
+            Order::Await(path) => {
+                while self.folder()?.open_below(Path::new(&path)).is_err() {
+                    tokio::time::sleep(LOOK).await;
+                }
+            }
+            Order::Tool { name, bytes } => self.report_call(&name, bytes).await,
             Order::Call { tool, input } if self.is_offered(tool) => {
                 let inputs = match input {
                     Value::Array(inputs) => inputs,
@@ -149,6 +161,17 @@ impl Agent<'_> {
         let line = format!("{line}\n");
         self.script.output.push_str(&line);
         self.events.send(AdapterEvent::text(line)).await;
+    }
+
+    /// Reports a call of a tool and its result, a text without line breaks.
+    async fn report_call(&self, name: &str, bytes: usize) {
+        let id = format!("line-{}", self.script.done);
+        let invoked = json!({"toolCallId": id, "name": name, "input": {"bytes": bytes}});
+        let output = "x".repeat(bytes.min(MOST_BYTES));
+        let completed = json!({"toolCallId": id, "name": name, "output": output, "isError": false});
+        for (kind, data) in [("tool.invoked", invoked), ("tool.completed", completed)] {
+            self.events.send(AdapterEvent::new(kind).with(data)).await;
+        }
     }
 
     fn is_offered(&self, tool: &str) -> bool {

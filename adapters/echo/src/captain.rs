@@ -11,6 +11,8 @@ use crate::run::text_of;
 
 const CREATE_SPEC: &str = "create_spec";
 const CREATE_TASK: &str = "create_task";
+/// Largest repeated text.
+const MOST_BYTES: usize = 16 << 20;
 /// Offered to the Captain only.
 const SET_DAG: &str = "set_dag";
 const ADD_TO_DAG: &str = "add_to_dag";
@@ -35,7 +37,8 @@ pub(crate) async fn turn(
     session_id: String,
     events: &Events,
 ) -> ExecutionResult {
-    let plan = serde_json::from_str::<Plan>(&request.message);
+    let plan = serde_json::from_str::<Value>(&request.message)
+        .and_then(|message| serde_json::from_value::<Plan>(repeated(message)));
     let change = change(&request.message);
     let (text, tool_calls) = match (request.tool_results.as_slice(), plan) {
         ([], Ok(plan)) => (String::new(), calls(&plan)),
@@ -65,6 +68,26 @@ fn change(message: &str) -> Option<ToolCall> {
         name: ADD_TO_DAG.to_owned(),
         input: proposed.clone().into(),
     })
+}
+
+/// The message with each `{"repeat": text, "times": n}` as that text n times, for documents above the limit of messages.
+fn repeated(message: Value) -> Value {
+    match message {
+        Value::Object(members) => match (members.get("repeat"), members.get("times")) {
+            (Some(Value::String(text)), Some(times)) if members.len() == 2 => {
+                let times = times.as_u64().and_then(|times| usize::try_from(times).ok());
+                let most = MOST_BYTES / text.len().max(1);
+                text.repeat(times.unwrap_or(0).min(most)).into()
+            }
+            (_, _) => {
+                let members = members.into_iter();
+                let members = members.map(|(name, value)| (name, repeated(value)));
+                Value::Object(members.collect())
+            }
+        },
+        Value::Array(values) => values.into_iter().map(repeated).collect(),
+        other => other,
+    }
 }
 
 /// The errors of the calls, or the size of the plan.

@@ -10,15 +10,31 @@ const HEADING: &str = "## Instructions";
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Order {
-    Write { path: String, text: String },
-    Append { path: String, text: String },
+    Write {
+        path: String,
+        text: String,
+    },
+    Append {
+        path: String,
+        text: String,
+    },
     Delete(String),
     Sleep(Duration),
     Say(String),
     Fail(String),
     FailOnce(String),
     Hang,
-    Call { tool: &'static str, input: Value },
+    /// Waits for a file.
+    Await(String),
+    /// Reports a call of a tool of the runtime, with a result of this size.
+    Tool {
+        name: String,
+        bytes: usize,
+    },
+    Call {
+        tool: &'static str,
+        input: Value,
+    },
     Resolve(Side),
 }
 
@@ -54,6 +70,14 @@ impl Order {
             "fail" => code().map(Self::Fail),
             "fail-once" => code().map(Self::FailOnce),
             "hang" => rest.is_empty().then_some(Self::Hang),
+            "await" => code().map(Self::Await),
+            "tool" => {
+                let (name, bytes) = rest.split_once(' ').unwrap_or((rest, ""));
+                bytes.parse().ok().map(|bytes| Self::Tool {
+                    name: name.to_owned(),
+                    bytes,
+                })
+            }
             "cr" => call(line, "emit_cr", rest)?,
             "spawn" => call(line, "spawn_agent", rest)?,
             "subtasks" => call(line, "set_subtasks", rest)?,
@@ -120,6 +144,14 @@ mod tests {
             ("fail code", Some(Order::Fail("code".to_owned()))),
             ("fail-once code", Some(Order::FailOnce("code".to_owned()))),
             ("hang", Some(Order::Hang)),
+            ("await go", Some(Order::Await("go".to_owned()))),
+            (
+                "tool read 20",
+                Some(Order::Tool {
+                    name: "read".to_owned(),
+                    bytes: 20,
+                }),
+            ),
             (
                 "spawn {\"type\": 1}",
                 Some(Order::Call {
@@ -133,6 +165,8 @@ mod tests {
             ("delete all of them", None),
             ("sleep well", None),
             ("hang on", None),
+            ("await the answer", None),
+            ("tool box", None),
             ("spawn a helper", None),
             ("resolve it", None),
             ("Please write tests", None),
