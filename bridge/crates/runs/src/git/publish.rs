@@ -58,17 +58,18 @@ impl Repository {
             return Ok(());
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        match text.lines().find_map(|line| line.strip_prefix("!\t")) {
-            Some(line) if line.contains("[rejected]") => {
-                let found = self.published(branch).await?;
-                Err(Error::moved(branch, expected, found.as_ref()))
-            }
-            Some(line) => Err(Error::PushRefused {
-                branch: branch.clone(),
-                reason: line.rsplit('\t').next().unwrap_or(line).to_owned(),
-            }),
-            None => Err(output.remote_failure()),
+        let Some(line) = text.lines().find_map(|line| line.strip_prefix("!\t")) else {
+            return Err(output.remote_failure());
+        };
+        // A branch that moves while it is pushed is refused by the remote itself, in words of its own.
+        let found = self.published(branch).await?;
+        if line.contains("[rejected]") || found.as_ref() != expected {
+            return Err(Error::moved(branch, expected, found.as_ref()));
         }
+        Err(Error::PushRefused {
+            branch: branch.clone(),
+            reason: line.rsplit('\t').next().unwrap_or(line).to_owned(),
+        })
     }
 
     /// Commit of a branch where results are published, as it is now.
