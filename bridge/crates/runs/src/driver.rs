@@ -14,9 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::id::{DispatchId, RunId};
-use forge_store::record::{
-    DispatchFilter, RunArtifact, RunChange, RunEvent, RunRecord, RunStatus, Status,
-};
+use forge_store::record::{DispatchFilter, RunChange, RunEvent, RunRecord, RunStatus, Status};
 use forge_store::{self as store};
 
 use crate::command::Command;
@@ -27,8 +25,8 @@ use crate::git::Repository;
 use crate::request::RunRequest;
 use crate::state::State;
 use crate::{
-    Artifact, Asked, Asks, Error, Inner, Report, TakenOver, Work, agent, attempt, captain, pause,
-    refinery, repository,
+    Artifact, Asked, Asks, Error, Inner, Report, TakenOver, Work, agent, artifact, attempt,
+    captain, pause, refinery, repository,
 };
 
 /// Wait after a failure of the store.
@@ -45,6 +43,8 @@ pub(crate) struct Driver {
     state: State,
     opened: Arc<OnceCell<Repository>>,
     seq: u64,
+    /// Size of all artifacts.
+    artifact_bytes: u64,
     taken_over: BTreeMap<DispatchId, u64>,
     asked: mpsc::Receiver<Asked>,
     reports: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
@@ -88,6 +88,7 @@ impl Driver {
             state: State::stored(record)?,
             opened: Arc::default(),
             seq: record.seq,
+            artifact_bytes: 0,
             taken_over: taken_over.unwrap_or_default(),
             asked,
             reports: mpsc::channel(REPORTS),
@@ -115,6 +116,8 @@ impl Driver {
     }
 
     async fn drive(&mut self) -> store::Result<()> {
+        let artifacts = self.inner.store.run_artifacts(self.id).await?;
+        self.artifact_bytes = artifacts.iter().map(|artifact| artifact.size).sum();
         loop {
             self.advance().await?;
             if self.state.end.is_some() {
@@ -391,7 +394,7 @@ impl Driver {
             projection: is_changed.then(|| raw(&self.state)),
             taken_over: Some(raw(&self.taken_over)),
             status: self.state.status(),
-            artifacts: artifacts.into_iter().map(|one| rows(one, now)).collect(),
+            artifacts: artifact::rows(artifacts, &mut self.artifact_bytes, now),
             end: self
                 .state
                 .end
@@ -409,15 +412,6 @@ impl Driver {
         }
         self.seq += entries.len() as u64;
         Ok(())
-    }
-}
-
-fn rows(artifact: Artifact, updated_at: Timestamp) -> RunArtifact {
-    RunArtifact {
-        path: artifact.path,
-        kind: artifact.kind.name().to_owned(),
-        updated_at,
-        bytes: artifact.content.into_bytes(),
     }
 }
 

@@ -148,12 +148,14 @@ impl State {
     /// Carries out a call of the Captain. A refused one has no effect but its result.
     fn call_tool(&mut self, name: &str, args: &Value) {
         match captain_tools::call(self, name, args) {
-            Ok(Effect::Spec { name, .. }) => {
+            Ok(Effect::Spec { name, content }) => {
+                self.captain.written_bytes += content.len() as u64;
                 if !self.specs.contains(&name) {
                     self.specs.push(name);
                 }
             }
             Ok(Effect::Task(document)) => {
+                self.captain.written_bytes += document.render().len() as u64;
                 let kept = Document::of(&document);
                 self.documents.insert(document.id, kept);
             }

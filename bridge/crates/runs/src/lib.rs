@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+mod artifact;
 mod attempt;
 mod captain;
 pub mod change;

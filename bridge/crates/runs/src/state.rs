@@ -74,6 +74,9 @@ pub struct Captain {
     /// Dispatches that have ended.
     pub turns: u32,
     pub session: Option<String>,
+    /// Bytes of all documents that it wrote, replaced ones included.
+    #[serde(default)]
+    pub written_bytes: u64,
 }
 
 /// Result of a tool call, for the next dispatch of the session.

@@ -4,10 +4,12 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{check_size, read};
+use forge_store::runs::MAX_ARTIFACTS_BYTES;
+
+use super::{check_addition, check_size, read};
 use crate::change::Addition;
 use crate::event::CrStatus;
-use crate::plan::{AgentType, Fault, Graph, Node, TaskDocument, check_id};
+use crate::plan::{AgentType, Fault, Graph, MAX_NODES, Node, TaskDocument, check_id};
 use crate::state::{Plan, State};
 
 pub const CREATE_SPEC: &str = "create_spec";
@@ -18,6 +20,13 @@ pub const ALL: &[&str] = &[CREATE_SPEC, CREATE_TASK, SET_DAG, ADD_TO_DAG];
 
 /// Maximum number of specifications, and of task documents.
 const MAX_DOCUMENTS: usize = 1_000;
+/// Maximum bytes of all documents that the Captain writes, replaced ones included; the rest of the artifacts is for
+/// walkthroughs.
+const MAX_WRITTEN: u64 = MAX_ARTIFACTS_BYTES / 2;
+/// Maximum bytes of a title, which is in the graph as well.
+const MAX_TITLE: usize = 1_000;
+/// Faults that the answer to a refused graph names.
+const MAX_FAULTS: usize = 100;
 
 /// Effect of an accepted call.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +93,7 @@ fn create_spec(state: &State, args: &Value) -> Result<Effect, String> {
     let Spec { name, content } = read(args)?;
     let name = name.strip_suffix(".md").unwrap_or(&name).to_owned();
     check_id(&name).map_err(|message| format!("the name: {message}"))?;
-    check_size(&content)?;
+    check_document(state, &content)?;
     if state.specs.len() == MAX_DOCUMENTS && !state.specs.contains(&name) {
         return Err(format!("there are {MAX_DOCUMENTS} specifications already"));
     }
@@ -94,7 +103,27 @@ fn create_spec(state: &State, args: &Value) -> Result<Effect, String> {
 fn create_task(state: &State, args: &Value) -> Result<Effect, String> {
     let document: TaskDocument = read(args)?;
     check_id(&document.id)?;
-    check_size(&document.render())?;
+    let TaskDocument {
+        title,
+        dependencies,
+        ..
+    } = &document;
+    if title.len() > MAX_TITLE {
+        return Err(format!(
+            "the title has {} bytes; at most {MAX_TITLE} are allowed",
+            title.len()
+        ));
+    }
+    if dependencies.len() > MAX_NODES {
+        return Err(format!(
+            "there are {} dependencies; at most {MAX_NODES} are allowed",
+            dependencies.len()
+        ));
+    }
+    for id in dependencies {
+        check_id(id).map_err(|message| format!("the dependencies: {message}"))?;
+    }
+    check_document(state, &document.render())?;
     if state.documents.len() == MAX_DOCUMENTS && !state.documents.contains_key(&document.id) {
         return Err(format!("there are {MAX_DOCUMENTS} tasks already"));
     }
@@ -106,7 +135,7 @@ fn add_to_dag(state: &State, args: &Value) -> Result<Effect, String> {
         return Err("no approved change request waits for a change".to_owned());
     };
     let overlay: Addition = read(args)?;
-    check_size(&args.to_string())?;
+    check_addition(args)?;
     if overlay.is_empty() {
         return Err("it adds nothing; answer with a text if nothing is to be changed".to_owned());
     }
@@ -115,8 +144,25 @@ fn add_to_dag(state: &State, args: &Value) -> Result<Effect, String> {
     Ok(Effect::Overlay { cr_id, overlay })
 }
 
+/// Complaint about a document of the Captain.
+fn check_document(state: &State, text: &str) -> Result<(), String> {
+    check_size(text)?;
+    if state.captain.written_bytes + text.len() as u64 > MAX_WRITTEN {
+        return Err(format!(
+            "the documents have {MAX_WRITTEN} bytes already, which is the limit"
+        ));
+    }
+    Ok(())
+}
+
 fn set_dag(state: &State, args: &Value) -> Result<Effect, String> {
     let Dag { nodes } = read(args)?;
+    if nodes.len() > MAX_NODES {
+        let count = nodes.len();
+        return Err(format!(
+            "the graph has {count} nodes; at most {MAX_NODES} are allowed"
+        ));
+    }
     let mut faults = Vec::new();
     let nodes = nodes
         .into_iter()
@@ -126,9 +172,18 @@ fn set_dag(state: &State, args: &Value) -> Result<Effect, String> {
     if let Err(more) = &graph {
         faults.extend_from_slice(more);
     }
-    let text: Vec<_> = faults.iter().map(|fault| format!("- {fault}")).collect();
+    let named = faults.iter().take(MAX_FAULTS);
+    let mut text: Vec<_> = named.map(|fault| format!("- {fault}")).collect();
+    if let Some(more @ 1..) = faults.len().checked_sub(MAX_FAULTS) {
+        text.push(format!("- and {more} more"));
+    }
     match graph {
-        Ok(graph) if faults.is_empty() => Ok(Effect::Graph(graph)),
+        Ok(graph) if faults.is_empty() => {
+            // As in `dag.json`, whose other members are short.
+            let text = format!("{:#}", json!({ "nodes": graph.nodes() }));
+            check_document(state, &text).map_err(|message| format!("the graph: {message}"))?;
+            Ok(Effect::Graph(graph))
+        }
         Ok(_) | Err(_) => Err(format!("the graph is not valid:\n{}", text.join("\n"))),
     }
 }

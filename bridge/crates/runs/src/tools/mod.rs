@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use forge_store::runs::MAX_ARTIFACT_BYTES;
 
-/// Maximum bytes of a specification or a task document.
-pub const MAX_DOCUMENT: usize = MAX_ARTIFACT_BYTES as usize;
+/// Maximum bytes of a specification or a task document, and of the nodes in `dag.json`, which has other members too.
+pub const MAX_DOCUMENT: usize = MAX_ARTIFACT_BYTES as usize - 4096;
 
 fn read<'a, T: Deserialize<'a>>(args: &'a Value) -> Result<T, String> {
     T::deserialize(args).map_err(|error| format!("the arguments are not valid: {error}"))
@@ -23,5 +23,16 @@ fn check_size(text: &str) -> Result<(), String> {
             text.len()
         )),
         false => Ok(()),
+    }
+}
+
+/// Complaint about a change of the graph, which becomes a document with indentation.
+fn check_addition(args: &Value) -> Result<(), String> {
+    const MAX: usize = MAX_DOCUMENT / 4;
+    match args.to_string().len() {
+        ..=MAX => Ok(()),
+        bytes => Err(format!(
+            "{bytes} bytes are too many; at most {MAX} are allowed for a change"
+        )),
     }
 }
