@@ -24,7 +24,7 @@ const HOOKS: [&str; 14] = [
 ];
 
 /// Writes a program that leaves a trace, and returns its path.
-fn trap(folder: &Path) -> String {
+pub(crate) fn trap(folder: &Path) -> String {
     let program = folder.join("trap");
     let trace = folder.join("trace");
     fs::write(
@@ -37,7 +37,7 @@ fn trap(folder: &Path) -> String {
 }
 
 /// Sets up everything in a git directory that could start the program.
-fn set_traps(git_dir: &Path, trap: &str) {
+pub(crate) fn set_traps(git_dir: &Path, trap: &str) {
     fs::create_dir_all(git_dir.join("hooks")).unwrap();
     for hook in HOOKS {
         fs::copy(trap, git_dir.join("hooks").join(hook)).unwrap();

@@ -1,6 +1,6 @@
 //! Repositories of runs, with the real git under the supervisor, in temporary folders.
 
-mod hostile;
+pub(crate) mod hostile;
 mod killed;
 mod merge;
 mod remote;

@@ -1,19 +1,29 @@
 //! Runs on the echo adapter: from the interview to a proved merge, with failures, pauses and a killed bridge.
 
 mod agents;
+mod captain;
+mod hostile;
 mod killed;
 mod lifecycle;
-mod pauses;
+mod pause;
 mod refinery;
+mod remote;
 mod repositories;
+mod results;
+mod steering;
+mod streams;
+mod surface;
+mod types;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt as _;
 
 use super::harness::api::{self, Api};
+use super::harness::socket::{connect, rest};
 use super::harness::{Bridge, until};
 
 /// A repository with one commit.
@@ -104,6 +114,64 @@ fn typed(id: &str, kind: Value, dependencies: &[&str], instructions: &str) -> Va
 
 pub(super) fn plan(tasks: &[Value]) -> String {
     json!({"specs": {"style": "Short lines."}, "tasks": tasks}).to_string()
+}
+
+/// Waits until the run has a status.
+async fn status_is(api: &Api, run: &str, wanted: &str) {
+    until("the status of the run", || async {
+        let (_, record) = api.get(&format!("/api/v1/runs/{run}")).await;
+        (record["status"] == wanted).then_some(())
+    })
+    .await;
+}
+
+/// Events after a cursor, at most 1,000.
+async fn page(api: &Api, run: &str, after: &str) -> Vec<Value> {
+    let path = format!("/api/v1/runs/{run}/events?limit=1000&after={after}");
+    let (status, page) = api.get(&path).await;
+    assert_eq!(status, StatusCode::OK, "{page}");
+    page["events"].as_array().unwrap().clone()
+}
+
+/// Waits until the run has this number of answers of the Captain, and returns them.
+async fn answers(api: &Api, run: &str, count: usize) -> Vec<String> {
+    let path = format!("/api/v1/runs/{run}/stream");
+    let mut stream = api.request(Method::GET, &path).send().await.unwrap();
+    let (mut said, mut rest) = (Vec::new(), Vec::new());
+    while said.len() < count {
+        rest.extend_from_slice(&stream.chunk().await.unwrap().unwrap());
+        let end = rest.iter().rposition(|byte| *byte == b'\n');
+        let lines: Vec<u8> = rest.drain(..end.map_or(0, |end| end + 1)).collect();
+        let lines = std::str::from_utf8(&lines).unwrap().lines();
+        let lines = lines.filter(|line| line.contains("\"captain.message\""));
+        let events = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        said.extend(events.map(|event| event["data"]["content"].as_str().unwrap().to_owned()));
+    }
+    said
+}
+
+/// Answer to a GET with a path that a library would rewrite: head and body.
+async fn raw(api: &Api, path: &str) -> String {
+    let mut stream = connect(api).await;
+    let ask = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.unwrap();
+    rest(stream).await
+}
+
+/// Lets an attempt with the order `await .git/go` continue.
+fn release(bridge: &Bridge, run: &str, task: &str, attempt: u32) {
+    let attempts = bridge.home.path().join("data/runs").join(run);
+    let checkout = attempts.join(format!("attempts/{task}/{attempt}"));
+    std::fs::write(checkout.join(".git/go"), "").unwrap();
+}
+
+/// Waits until this number of tasks are running.
+async fn running(api: &Api, run: &str, count: u64) {
+    until("the attempts to run", || async {
+        let (_, record) = api.get(&format!("/api/v1/runs/{run}")).await;
+        (record["runningTasks"] == count).then_some(())
+    })
+    .await;
 }
 
 /// All events of a run that has ended, read as a stream to its end.
