@@ -81,6 +81,7 @@ mod retention;
 mod routing;
 mod runs;
 mod runs_commands;
+mod runs_metrics;
 mod secrets;
 mod shutdown;
 mod signal_claude;

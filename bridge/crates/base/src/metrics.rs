@@ -75,6 +75,13 @@ impl Gauge {
         self.0.store(value, Ordering::Relaxed);
     }
 
+    /// Replaces one of the parts that the value is the sum of.
+    pub fn change(&self, before: u64, after: u64) {
+        // Wraps around, and so subtracts if it is less.
+        let difference = after.wrapping_sub(before);
+        self.0.fetch_add(difference, Ordering::Relaxed);
+    }
+
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

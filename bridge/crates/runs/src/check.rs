@@ -89,7 +89,7 @@ async fn one(
     };
     let purpose = Purpose {
         execution: "run/check",
-        traceparent: Some(&context.traceparent),
+        traceparent: context.traceparent.as_deref(),
     };
     let launcher = context.inner.launcher.in_folder(folder);
     let started = launcher.start(&program, purpose);

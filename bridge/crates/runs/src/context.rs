@@ -30,7 +30,7 @@ pub(crate) struct Context {
     pub(crate) inner: Arc<Inner>,
     pub(crate) run: RunId,
     pub(crate) request: Arc<RunRequest>,
-    pub(crate) traceparent: String,
+    pub(crate) traceparent: Option<String>,
     /// State when the work began.
     pub(crate) state: Arc<State>,
     pub(crate) opened: Arc<OnceCell<Repository>>,
@@ -125,7 +125,7 @@ impl Context {
             "budget": self.budget(),
         });
         let headers = SubmitHeaders {
-            traceparent: Some(self.traceparent.clone()),
+            traceparent: self.traceparent.clone(),
             is_step: true,
             ..SubmitHeaders::default()
         };

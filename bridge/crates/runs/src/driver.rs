@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::id::{DispatchId, RunId};
+use forge_base::trace::TraceContext;
 use forge_store::record::{DispatchFilter, RunChange, RunEvent, RunRecord, RunStatus, Status};
 use forge_store::{self as store};
 
@@ -22,11 +23,12 @@ use crate::context::{Context, Running};
 use crate::decide::{Action, Transition, changed, decide};
 use crate::event::{Entry, Event, TaskStatus};
 use crate::git::Repository;
+use crate::meters::Share;
 use crate::request::RunRequest;
 use crate::state::State;
 use crate::{
     Artifact, Asked, Asks, Error, Inner, Report, TakenOver, Work, agent, artifact, attempt,
-    captain, pause, refinery, repository,
+    captain, pause, refinery, repository, trace,
 };
 
 /// Wait after a failure of the store.
@@ -39,7 +41,8 @@ pub(crate) struct Driver {
     inner: Arc<Inner>,
     id: RunId,
     request: Arc<RunRequest>,
-    traceparent: String,
+    trace: Option<TraceContext>,
+    share: Share,
     state: State,
     opened: Arc<OnceCell<Repository>>,
     seq: u64,
@@ -81,11 +84,15 @@ impl Driver {
         let taken_over = taken_over.transpose().map_err(|error| {
             store::Error::Unreadable(format!("positions of {}: {error}", record.id))
         })?;
+        let state = State::stored(record)?;
+        let mut share = Share::new(Arc::clone(&inner.meters));
+        share.update(&state);
         Ok(Self {
             id: record.id,
             request: Arc::new(RunRequest::stored(record)?),
-            traceparent: format!("00-{}-{:016x}-01", record.trace_id, 1),
-            state: State::stored(record)?,
+            trace: trace::context(&record.trace_id, inner.dispatcher.spans()),
+            share,
+            state,
             opened: Arc::default(),
             seq: record.seq,
             artifact_bytes: 0,
@@ -256,7 +263,7 @@ impl Driver {
             inner: Arc::clone(&self.inner),
             run: self.id,
             request: Arc::clone(&self.request),
-            traceparent: self.traceparent.clone(),
+            traceparent: self.trace.map(|trace| trace.to_string()),
             state: Arc::new(self.state.clone()),
             opened: Arc::clone(&self.opened),
             taken_over: self.taken_over.clone(),
@@ -411,6 +418,16 @@ impl Driver {
             }
         }
         self.seq += entries.len() as u64;
+        if is_changed {
+            self.share.update(&self.state);
+        }
+        entries
+            .iter()
+            .for_each(|entry| self.inner.meters.count(entry));
+        if let Some(end) = &self.state.end {
+            let spans = self.inner.dispatcher.spans();
+            trace::ended(spans, self.trace, self.id, (&self.state, end));
+        }
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ mod driver;
 pub mod event;
 mod fold;
 pub mod git;
+pub mod meters;
 mod pause;
 pub mod plan;
 mod refinery;
@@ -24,6 +25,7 @@ pub mod state;
 mod step;
 mod takeover;
 pub mod tools;
+mod trace;
 pub mod verify;
 
 use std::collections::{BTreeMap, HashMap};
@@ -53,6 +55,7 @@ use driver::Driver;
 use event::{Entry, Event};
 use git::Git;
 pub use git::Push;
+use meters::Meters;
 use request::{FieldError, RunRequest};
 use state::State;
 use step::{Outcome, ToolCall};
@@ -144,6 +147,7 @@ struct Inner {
     tracker: Tasks,
     shutdown: CancellationToken,
     live: Mutex<HashMap<RunId, mpsc::Sender<Asked>>>,
+    meters: Arc<Meters>,
 }
 
 /// A request of a client, with the place for its answer: the status after it.
@@ -253,7 +257,12 @@ impl Runs {
             tracker,
             shutdown,
             live: Mutex::default(),
+            meters: Arc::default(),
         }))
+    }
+
+    pub fn meters(&self) -> &Meters {
+        &self.0.meters
     }
 
     /// Continues all runs that have not ended.

@@ -12,7 +12,7 @@ use forge_dispatch::meters::Provider;
 use forge_plugin_host::Adapter;
 
 use super::page::Page;
-use super::{MetricSources, signals};
+use super::{MetricSources, runs, signals};
 
 /// Components and queue lengths read by one scrape.
 pub(super) struct Scrape {
@@ -99,6 +99,7 @@ impl Scrape {
         self.deliveries(page)?;
         self.external(page)?;
         signals::write(&self.parties.signals, page)?;
+        runs::write(&self.parties.runs, page)?;
         self.store(page)?;
         self.children(page)?;
         self.buffers(page)?;

@@ -4,6 +4,7 @@
 mod families;
 mod page;
 mod process;
+mod runs;
 mod signals;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use forge_delivery::Deliverer;
 use forge_dispatch::Dispatcher;
 use forge_external::External;
 use forge_plugin_host::Registry;
+use forge_runs::Runs;
 use forge_store::Store;
 
 use families::Scrape;
@@ -64,6 +66,7 @@ pub(super) struct MetricSources {
     registry: Registry,
     external: External,
     signals: SignalReceivers,
+    runs: Runs,
     life: ProcessState,
     stream_limit: StreamLimit,
     traffic: Traffic,
@@ -77,6 +80,7 @@ where
     Registry: FromRef<S>,
     External: FromRef<S>,
     SignalReceivers: FromRef<S>,
+    Runs: FromRef<S>,
     ProcessState: FromRef<S>,
     StreamLimit: FromRef<S>,
     Traffic: FromRef<S>,
@@ -89,6 +93,7 @@ where
             registry: FromRef::from_ref(state),
             external: FromRef::from_ref(state),
             signals: FromRef::from_ref(state),
+            runs: FromRef::from_ref(state),
             life: FromRef::from_ref(state),
             stream_limit: FromRef::from_ref(state),
             traffic: FromRef::from_ref(state),
