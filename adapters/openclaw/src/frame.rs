@@ -57,6 +57,16 @@ pub(crate) enum Failure {
     TooLarge(usize, usize),
 }
 
+impl Failure {
+    /// True if only the connection failed, so that a question can be asked again.
+    pub(crate) fn is_passing(&self) -> bool {
+        matches!(
+            self,
+            Self::Lost(_) | Self::Unavailable(_) | Self::Silent(..)
+        )
+    }
+}
+
 impl Refusal {
     /// Code in the details, more precise than `code`.
     pub(crate) fn detail(&self) -> &str {

@@ -17,6 +17,7 @@ mod runtime;
 mod session;
 mod settings;
 mod skills;
+mod subagents;
 mod transcript;
 
 use std::sync::{Arc, Mutex};

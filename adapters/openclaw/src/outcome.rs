@@ -4,39 +4,48 @@ use forge_adapter_api::{AdapterError, ExecutionResult, Usage};
 use serde_json::{Value, json};
 
 use crate::frame::Failure;
+use crate::health::list;
 use crate::transcript::{Transcript, texts};
 
 /// End of a run.
-pub(crate) enum End {
-    /// The last answer to the request that started it.
-    Answered(Value),
-    /// Answer of `agent.wait` and the session's messages, for a run that continued without a connection, and the run
-    /// that continued it after a restart of the gateway.
-    Waited {
-        end: Value,
-        history: Value,
-        other: Option<String>,
-    },
+#[derive(Default)]
+pub(crate) struct End {
+    /// The last answer to the request that started it, or that of `agent.wait`, which has no usage.
+    pub(crate) answer: Value,
+    /// Messages of the model that the answer does not count: those of a run that continued without a connection, those
+    /// of the agent's turns after the run, and those of subagents.
+    pub(crate) messages: Vec<Value>,
+    /// Text of the last turn after the run.
+    pub(crate) text: Option<String>,
+}
+
+impl From<Value> for End {
+    fn from(answer: Value) -> Self {
+        Self {
+            answer,
+            ..Self::default()
+        }
+    }
 }
 
 /// The last answer for a run whose abort the gateway has not confirmed.
-pub(crate) fn unconfirmed() -> Value {
-    json!({"stopReason": "rpc"})
+pub(crate) fn unconfirmed() -> End {
+    json!({"stopReason": "rpc"}).into()
+}
+
+/// The messages of the model in these runs.
+pub(crate) fn said(messages: &[Value], is_own: impl Fn(&str) -> bool) -> Vec<Value> {
+    let own = messages.iter().filter(|message| {
+        let run = message["__openclaw"]["runId"].as_str().unwrap_or_default();
+        message["role"] == "assistant" && is_own(run)
+    });
+    own.cloned().collect()
 }
 
 /// The result of a run that ended.
-pub(crate) fn result(run: &str, end: &End, transcript: &Transcript) -> ExecutionResult {
-    let (answer, mut result) = match end {
-        End::Answered(answer) => (answer, answered(&answer["result"])),
-        End::Waited {
-            end,
-            history,
-            other,
-        } => (end, waited([Some(run), other.as_deref()], end, history)),
-    };
-    if result.output.is_none() && !transcript.text.is_empty() {
-        result.output = Some(transcript.text.clone());
-    }
+pub(crate) fn result(end: &End, transcript: &Transcript) -> ExecutionResult {
+    let answer = &end.answer;
+    let result = ended(end, transcript);
     let status = answer["status"].as_str().unwrap_or_default();
     let error = match (status, answer["stopReason"].as_str()) {
         // An aborted run has the status of a timeout.
@@ -55,9 +64,7 @@ pub(crate) fn result(run: &str, end: &End, transcript: &Transcript) -> Execution
         }
     };
     ExecutionResult {
-        output: result
-            .output
-            .or_else(|| Some(transcript.text.clone()).filter(|text| !text.is_empty())),
+        output: result.output,
         usage: result.usage,
         cost_usd: result.cost_usd,
         model: result.model,
@@ -97,45 +104,35 @@ fn failed(reason: Option<&str>, error: AdapterError) -> AdapterError {
     }
 }
 
-fn answered(run: &Value) -> ExecutionResult {
+/// What the run has brought, whatever its end.
+fn ended(end: &End, transcript: &Transcript) -> ExecutionResult {
+    let (run, waited) = (&end.answer["result"], &end.answer["terminalReply"]["text"]);
     let meta = &run["meta"]["agentMeta"];
-    let shown = run["payloads"].as_array().into_iter().flatten();
+    let shown = list(&run["payloads"]).iter();
     let shown: Vec<Value> = shown
         .filter(|part| part["isError"] != true)
         .cloned()
         .collect();
-    let text = |name: &str| meta[name].as_str().map(str::to_owned);
-    ExecutionResult {
-        output: Some(texts(&shown.into())).filter(|text| !text.is_empty()),
-        usage: usage([&meta["usage"]]),
-        cost_usd: meta["costUsd"].as_f64(),
-        model: text("model"),
-        model_provider: text("provider"),
-        ..ExecutionResult::default()
-    }
-}
-
-fn waited(runs: [Option<&str>; 2], end: &Value, history: &Value) -> ExecutionResult {
-    let effective = &end["terminalReceipt"]["effective"];
-    let messages = history["messages"].as_array().into_iter().flatten();
-    let own: Vec<&Value> = messages
-        .filter(|message| {
-            let run = message["__openclaw"]["runId"].as_str();
-            message["role"] == "assistant" && run.is_some() && runs.contains(&run)
-        })
-        .map(|message| &message["usage"])
-        .collect();
-    let cost: f64 = own
-        .iter()
-        .filter_map(|usage| usage["cost"]["total"].as_f64())
-        .sum();
     let text = |value: &Value| value.as_str().map(str::to_owned);
+    let outputs = [
+        end.text.clone(),
+        Some(texts(&shown.into())),
+        text(waited),
+        Some(transcript.text.clone()),
+    ];
+    let usages = end.messages.iter().map(|message| &message["usage"]);
+    let costs = usages.clone().map(|usage| &usage["cost"]["total"]);
+    let cost: f64 = costs
+        .chain([&meta["costUsd"]])
+        .filter_map(Value::as_f64)
+        .sum();
+    let effective = &end.answer["terminalReceipt"]["effective"];
     ExecutionResult {
-        output: text(&end["terminalReply"]["text"]),
-        usage: usage(own),
+        output: outputs.into_iter().flatten().find(|text| !text.is_empty()),
+        usage: usage(usages.chain([&meta["usage"]])),
         cost_usd: (cost > 0.0).then_some(cost),
-        model: text(&effective["model"]),
-        model_provider: text(&effective["provider"]),
+        model: text(&meta["model"]).or_else(|| text(&effective["model"])),
+        model_provider: text(&meta["provider"]).or_else(|| text(&effective["provider"])),
         ..ExecutionResult::default()
     }
 }

@@ -14,10 +14,14 @@ use crate::session::Session;
 /// Time for an aborted run to end.
 pub(crate) const ABORT: Duration = Duration::from_secs(4);
 
+type Target = (&'static str, Value);
+
 pub(crate) struct Progress {
     is_accepted: AtomicBool,
     /// True if an earlier request can have begun the run.
     has_past: AtomicBool,
+    /// True while only its subagents are at work.
+    has_ended: AtomicBool,
     /// Run of the gateway's own that continues it.
     other: Mutex<Option<String>>,
 }
@@ -27,6 +31,7 @@ impl Progress {
         Self {
             is_accepted: AtomicBool::new(false),
             has_past: AtomicBool::new(has_past),
+            has_ended: AtomicBool::new(false),
             other: Mutex::default(),
         }
     }
@@ -51,22 +56,33 @@ impl Progress {
         *lock(&self.other) = Some(other.to_owned());
     }
 
-    /// Parameters of `chat.abort`.
-    pub(crate) fn target(&self, session: &Session, run: &str) -> Value {
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// Method and parameters that abort the run with its subagents. After its end only the session is known to have them.
+    pub(crate) fn target(&self, session: &Session, run: &str) -> Target {
+        if self.has_ended.load(Ordering::Relaxed) {
+            return ("sessions.abort", json!({ "key": session.key }));
+        }
         let other = lock(&self.other);
-        json!({"sessionKey": session.key, "runId": other.as_deref().unwrap_or(run)})
+        let run = other.as_deref().unwrap_or(run);
+        (
+            "chat.abort",
+            json!({"sessionKey": session.key, "runId": run}),
+        )
     }
 }
 
 /// A run that may have begun; aborted on drop unless it has ended.
-pub(crate) struct Begun<'a, F: Fn() -> Value> {
+pub(crate) struct Begun<'a, F: Fn() -> Target> {
     pub(crate) gateway: &'a Gateway,
     pub(crate) target: F,
     /// `None` once nothing is left to abort.
     pub(crate) afterwards: Option<&'a TaskTracker>,
 }
 
-impl<F: Fn() -> Value> Drop for Begun<'_, F> {
+impl<F: Fn() -> Target> Drop for Begun<'_, F> {
     fn drop(&mut self) {
         if let Some(afterwards) = self.afterwards.take() {
             let (gateway, target) = (self.gateway.clone(), (self.target)());
@@ -75,8 +91,8 @@ impl<F: Fn() -> Value> Drop for Begun<'_, F> {
     }
 }
 
-pub(crate) async fn abort(gateway: &Gateway, target: &Value) {
-    if let Err(failure) = gateway.call_within("chat.abort", target, ABORT).await {
+pub(crate) async fn abort(gateway: &Gateway, (method, params): &Target) {
+    if let Err(failure) = gateway.call_within(method, params, ABORT).await {
         tracing::warn!(%failure, "a run could not be aborted");
     }
 }

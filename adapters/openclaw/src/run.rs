@@ -14,9 +14,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::frame::Failure;
 use crate::gateway::Gateway;
-use crate::health::{self, Facts};
+use crate::health::{self, Facts, list};
 use crate::link::Hello;
-use crate::outcome::{self, End};
+use crate::outcome::{self, End, said};
 use crate::past::{Past, past};
 use crate::progress::{self, Begun, Progress, abort};
 use crate::session::{self, Session};
@@ -81,14 +81,14 @@ impl Execution<'_> {
             // An earlier attempt ended its run.
             let is_repeated = request.attempt > 1 && !progress.is_accepted();
             let failure = match ended {
-                Ok(End::Answered(answer))
+                Ok(End { answer, .. })
                     if answer["stopReason"] == "rpc" && is_repeated && number < most =>
                 {
                     number += 1;
                     progress = Progress::new(true);
                     continue;
                 }
-                Ok(end) => return Ok(of(&session, outcome::result(&run, &end, &transcript))),
+                Ok(end) => return Ok(of(&session, outcome::result(&end, &transcript))),
                 Err(failure) => failure,
             };
             let other = self.settings.table.agent.as_ref();
@@ -115,8 +115,8 @@ impl Execution<'_> {
                 _ => false,
             };
             if self.cancel.is_cancelled() {
-                let end = End::Answered(outcome::unconfirmed());
-                return Ok(of(&session, outcome::result(&run, &end, &transcript)));
+                let end = outcome::unconfirmed();
+                return Ok(of(&session, outcome::result(&end, &transcript)));
             }
             if !is_again || number == most {
                 return Ok(of(&session, outcome::refused(failure, &transcript)));
@@ -160,13 +160,16 @@ impl Execution<'_> {
         self.events
             .send(AdapterEvent::new("session.updated").with(known))
             .await;
-        let mut events = self.gateway.events_of(run);
+        let mut events = self.gateway.events_of(run, &session.key);
         let mut begun = Begun {
             gateway: self.gateway,
             target: || progress.target(session, run),
             afterwards: Some(self.afterwards),
         };
-        let mut ended = pin!(self.end(session, run, progress));
+        let mut ended = pin!(async {
+            let end = self.end(session, run, progress).await?;
+            self.settle(session, run, progress, end).await
+        });
         let mut aborted = pin!(async {
             self.cancel.cancelled().await;
             abort(self.gateway, &progress.target(session, run)).await;
@@ -181,7 +184,7 @@ impl Execution<'_> {
                     }
                 }
                 ended = &mut ended => break ended,
-                () = &mut aborted => break Ok(End::Answered(outcome::unconfirmed())),
+                () = &mut aborted => break Ok(outcome::unconfirmed()),
             }
         };
         // A run that was never acknowledged can have begun.
@@ -198,26 +201,19 @@ impl Execution<'_> {
         loop {
             let mut is_interrupted = false;
             if progress.has_past() {
-                let history = self.history(session).await?;
+                let history = self.history(&session.key).await?;
                 match past(run, &history) {
                     Past::Unknown => {}
                     Past::Interrupted => is_interrupted = true,
                     Past::ContinuedBy(other) => {
                         progress.continue_by(&other);
                         let boot = self.gateway.up().await.boot;
-                        match self.wait(session, &other, &boot, Some(&other)).await? {
+                        match self.wait(session, &[run, &other], &boot).await? {
                             Some(end) => return Ok(end),
                             None => continue,
                         }
                     }
-                    Past::Ended(end) => {
-                        let other = None;
-                        return Ok(End::Waited {
-                            end,
-                            history,
-                            other,
-                        });
-                    }
+                    Past::Ended(answer) => return Ok(waited(answer, &history, &[run])),
                 }
             }
             let mut answers = self.gateway.send("agent", &params).await?;
@@ -231,7 +227,7 @@ impl Execution<'_> {
                     }
                     // The answer has the usage of the time since the restart only.
                     Ok(Ok(_)) if is_interrupted && self.is_over(run).await => break true,
-                    Ok(Ok(answer)) => return Ok(End::Answered(answer)),
+                    Ok(Ok(answer)) => return Ok(answer.into()),
                     Ok(Err(Failure::Lost(_))) => break progress.is_accepted(),
                     Ok(Err(failure)) => return Err(failure),
                     Err(_) if !progress.is_accepted() => {
@@ -242,7 +238,7 @@ impl Execution<'_> {
                     Err(_) => {}
                 }
             };
-            if must_wait && let Some(end) = self.wait(session, run, &boot, None).await? {
+            if must_wait && let Some(end) = self.wait(session, &[run], &boot).await? {
                 return Ok(end);
             }
             self.gateway.up().await;
@@ -250,8 +246,8 @@ impl Execution<'_> {
         }
     }
 
-    async fn history(&self, session: &Session) -> Result<Value, Failure> {
-        let params = json!({"sessionKey": session.key, "limit": HISTORY});
+    pub(crate) async fn history(&self, session_key: &str) -> Result<Value, Failure> {
+        let params = json!({"sessionKey": session_key, "limit": HISTORY});
         self.gateway.call("chat.history", &params).await
     }
 
@@ -291,15 +287,15 @@ impl Execution<'_> {
         params
     }
 
-    /// Waits for a run that this connection did not start; `None` if the gateway was restarted since this boot and does
-    /// not know it any more.
+    /// Waits for the last of these runs, which this connection did not start; `None` if the gateway was restarted since
+    /// this boot and does not know it any more. The result is that of all.
     async fn wait(
         &self,
         session: &Session,
-        run: &str,
+        runs: &[&str],
         boot: &str,
-        other: Option<&str>,
     ) -> Result<Option<End>, Failure> {
+        let run = runs.last();
         loop {
             let is_restarted = self.gateway.up().await.boot != boot;
             let limit = if is_restarted { Duration::ZERO } else { WAIT };
@@ -309,20 +305,24 @@ impl Execution<'_> {
                 .call_within("agent.wait", &params, limit + ANSWER)
                 .await
             {
-                Ok(end) if is_over(&end) => {
-                    let history = self.history(session).await?;
-                    let other = other.map(str::to_owned);
-                    return Ok(Some(End::Waited {
-                        end,
-                        history,
-                        other,
-                    }));
+                Ok(answer) if is_over(&answer) => {
+                    let history = self.history(&session.key).await?;
+                    return Ok(Some(waited(answer, &history, runs)));
                 }
                 Ok(_) if is_restarted => return Ok(None),
-                Ok(_) | Err(Failure::Lost(_) | Failure::Unavailable(_) | Failure::Silent(..)) => {}
+                Ok(_) => {}
+                Err(failure) if failure.is_passing() => {}
                 Err(failure) => return Err(failure),
             }
         }
+    }
+}
+
+/// The end of runs whose answer has no usage.
+fn waited(answer: Value, history: &Value, runs: &[&str]) -> End {
+    End {
+        messages: said(list(&history["messages"]), |run| runs.contains(&run)),
+        ..answer.into()
     }
 }
 

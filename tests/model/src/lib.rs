@@ -5,12 +5,13 @@
 //! |---|---|
 //! | `CALL <tool> {json}` | a call of this tool; several markers make several calls. Once a result is sent: `tool said:
 //! …` |
+//! | `<prompt> THEN <prompt>` | in Chat Completions: the second one after the answer to the first |
 //! | `SLOW` | 200 deltas, one every 100 ms |
 //! | `HANG` | no answer |
 //! | `THINK` | a thought before the text; `THINKONLY` a thought without a text |
 //! | `EMPTY` | nothing, and no output tokens; `BLANK` white space |
 //! | `FAIL<status>` | this HTTP status; `FAILONCE<status>` only the first time. With `SOON`, Chat Completions allows an
-//! immediate retry |
+//! immediate retry, and with `USEDUP` it is the end of a daily quota |
 //! | `RETRYAFTER<seconds>` | sets `Retry-After` of a failure |
 //! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that fails after its third event: see `fault.rs`; with
 //! `FAULTONCE` only the first stream of the endpoint |

@@ -24,6 +24,10 @@ pub(crate) async fn answer(desk: &Desk, body: &Value) -> Response {
                 let soon = HeaderValue::from_static("10");
                 failure.headers_mut().insert("retry-after-ms", soon);
             }
+            if prompt.text.contains("USEDUP") {
+                let used_up = json!({"error": {"message": "daily limit reached", "type": "rate_limit_error"}});
+                failure = (*status, Json(used_up)).into_response();
+            }
             failure
         }
         Plan::Hang => std::future::pending().await,
@@ -159,6 +163,7 @@ pub(crate) fn usage() -> Value {
 }
 
 /// The prompt: the last message of the user that is no note of a program, and what a tool said after the last answer.
+/// Of a prompt with `THEN`, each answer to it takes the next part.
 pub(crate) fn prompt(body: &Value) -> Prompt {
     let is_note = |message: &&Value| texts(&message["content"]).join("").starts_with(NOTE);
     let messages = array(&body["messages"]).iter();
@@ -169,12 +174,22 @@ pub(crate) fn prompt(body: &Value) -> Prompt {
     let mut fresh = messages[answered.map_or(0, |at| at + 1)..].iter();
     let last = fresh.rfind(|message| message["role"] == "user" || message["role"] == "tool");
     let said = |message: &Value| texts(&message["content"]).join("\n");
-    let mut all = messages.iter();
-    let user = all.rfind(|message| message["role"] == "user");
+    let user = messages
+        .iter()
+        .rposition(|message| message["role"] == "user");
+    let text = user.map(|at| said(messages[at])).unwrap_or_default();
+    let behind = messages.iter().skip(user.unwrap_or_default());
+    let answers = behind
+        .filter(|message| message["role"] == "assistant")
+        .count();
+    let next = text
+        .split("THEN ")
+        .nth(answers)
+        .filter(|part| *part != text);
     Prompt {
-        text: user.map(|message| said(message)).unwrap_or_default(),
+        text: next.unwrap_or(&text).to_owned(),
         tool_output: last
-            .filter(|message| message["role"] == "tool")
+            .filter(|message| message["role"] == "tool" && next.is_none())
             .map(|message| said(message)),
         schema: body["response_format"]["json_schema"]
             .get("schema")

@@ -32,7 +32,7 @@ def settings(model: str, token: str) -> dict:
         "gateway": {"mode": "local", "bind": "loopback", "auth": {"mode": "token", "token": token}},
         # A provider that refused a key or was overloaded is not asked again for a minute.
         "models": {"mode": "merge", "providers": {
-            name: provider for name in ("fake", "locked", "unpaid", "limited", "broken")
+            name: provider for name in ("fake", "locked", "unpaid", "limited", "broken", "barred")
         }},
         "agents": {
             "defaults": {"model": {"primary": "fake/fake-1"}, "skipBootstrap": True, "heartbeat": {"every": "0m"}},

@@ -59,7 +59,7 @@ enum Link {
 /// Events of one run, until dropped.
 pub(crate) struct RunEvents {
     gateway: Gateway,
-    run: String,
+    names: [String; 2],
     receiver: mpsc::Receiver<Value>,
 }
 
@@ -182,13 +182,15 @@ impl Gateway {
         connection.send(id, method, params).await
     }
 
-    /// Subscribes to the events of a run, over reconnects.
-    pub(crate) fn events_of(&self, run: &str) -> RunEvents {
+    /// Subscribes to the events of a run, and of the turns after it in its session, over reconnects.
+    pub(crate) fn events_of(&self, run: &str, session_key: &str) -> RunEvents {
         let (sender, receiver) = mpsc::channel(RUN_EVENTS);
-        lock(&self.0.runs).insert(run.to_owned(), sender);
+        let names = [run, session_key].map(str::to_owned);
+        let senders = names.clone().map(|name| (name, sender.clone()));
+        lock(&self.0.runs).extend(senders);
         RunEvents {
             gateway: self.clone(),
-            run: run.to_owned(),
+            names,
             receiver,
         }
     }
@@ -260,7 +262,10 @@ impl RunEvents {
 
 impl Drop for RunEvents {
     fn drop(&mut self) {
-        lock(&self.gateway.0.runs).remove(&self.run);
+        let mut runs = lock(&self.gateway.0.runs);
+        for name in &self.names {
+            runs.remove(name);
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use super::Gateway;
 use crate::connection::{Connection, lock};
 use crate::frame::{Failure, Frame};
 use crate::link::garbage;
+use crate::subagents::is_report;
 
 impl Gateway {
     /// Reads until the connection ends; returns the reason.
@@ -73,7 +74,10 @@ impl Gateway {
     fn event(&self, event: &str, payload: Value) {
         match event {
             "agent" => {
-                let run = payload["runId"].as_str().unwrap_or_default();
+                let mut run = payload["runId"].as_str().unwrap_or_default();
+                if is_report(run) {
+                    run = payload["sessionKey"].as_str().unwrap_or_default();
+                }
                 let sender = lock(&self.0.runs).get(run).cloned();
                 if let Some(Err(TrySendError::Full(_))) =
                     sender.map(|sender| sender.try_send(payload.clone()))

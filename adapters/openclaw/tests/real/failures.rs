@@ -5,6 +5,7 @@ use std::time::Duration;
 use forge_adapter_api::{Events, ExecutionAdapter as _, ExecutionRequest, HealthStatus};
 use forge_test_support::execution::run_until;
 use forge_test_support::instance::initialize;
+use futures_util::future::join_all;
 use serde_json::json;
 
 use crate::bench::{Bench, asked, request, until, used};
@@ -12,17 +13,29 @@ use crate::bench::{Bench, asked, request, until, used};
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failure_of_the_provider_has_its_code() {
     let bench = Bench::new().await;
-    bench
-        .say("dsp_f400", "FAIL400 now")
-        .await
-        .failed("invalid_request");
-    for id in ["dsp_f401", "dsp_f401b"] {
-        let locked = ExecutionRequest {
-            model: Some("locked/fake-1".to_owned()),
-            ..request(id, "FAIL401 now")
-        };
-        bench.run(locked).await.failed("unauthenticated");
-    }
+    let refusals = [
+        ("fake", "FAIL400", "invalid_request", false),
+        ("locked", "FAIL401", "unauthenticated", false),
+        ("unpaid", "FAIL402", "unauthenticated", false),
+        ("barred", "FAIL403", "unauthenticated", false),
+        ("limited", "FAIL429 USEDUP", "rate_limited", true),
+    ];
+    let runs = refusals.map(|(provider, message, code, retryable)| {
+        let bench = &bench;
+        async move {
+            // After a refused key the gateway does not ask the provider again for a while.
+            for n in 1..=3 {
+                let refused = ExecutionRequest {
+                    model: Some(format!("{provider}/fake-1")),
+                    ..request(&format!("dsp_{provider}{n}"), message)
+                };
+                let ran = bench.run(refused).await;
+                ran.failed(code);
+                assert_eq!(ran.result.retryable, Some(retryable), "{provider}");
+            }
+        }
+    });
+    join_all(runs).await;
     let unknown = ExecutionRequest {
         model: Some("absent/fake-1".to_owned()),
         ..request("dsp_model", "hello")

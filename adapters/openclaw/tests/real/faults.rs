@@ -87,6 +87,7 @@ async fn a_run_whose_last_answer_is_lost_is_fetched() {
             json!({"status": "ok", "terminalReply": {"text": "fetched"}}),
         )],
         "chat.history" => vec![ok(json!({"messages": []}))],
+        "tasks.list" => vec![ok(json!({"tasks": []}))],
         _ => Vec::new(),
     })
     .await;

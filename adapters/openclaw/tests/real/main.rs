@@ -9,4 +9,5 @@ mod fake;
 mod faults;
 mod managed;
 mod sandbox;
+mod subagents;
 mod turns;
