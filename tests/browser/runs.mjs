@@ -53,7 +53,7 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     await interview.getByText("create_task api").waitFor();
     await node("Database schema MERGE_READY").waitFor();
     await node("Cart in the browser RUNNING").waitFor();
-    await node("REST interface MERGE_READY · attempt 2").click();
+    await node(/^REST interface MERGE.* attempt 2/).click();
     await main.getByLabel("Walkthrough", { exact: true }).getByText("the items").waitFor();
     await photo("run.png");
     await node("Merge the results MERGED · refinery").waitFor();

@@ -57,7 +57,9 @@ export function append(log: RunLog, events: ForgeEvent[]): RunLog {
     if (!event.taskId) continue;
     if (event.type === "task.status") next.statuses.set(event.taskId, event.data.newStatus);
     if (event.attemptId) next.attempts.set(event.taskId, attempts(next.attempts.get(event.taskId) ?? [], event, event.attemptId));
-    byTask.set(event.taskId, [...(byTask.get(event.taskId) ?? []), occurrence(event)]);
+    const of = byTask.get(event.taskId) ?? [];
+    of.push(occurrence(event));
+    byTask.set(event.taskId, of);
   }
   for (const [task, more] of byTask) next.histories.set(task, grow(next.histories.get(task) ?? { entries: [], dropped: 0 }, more));
   return next;

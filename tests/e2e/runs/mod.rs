@@ -27,12 +27,12 @@ use super::harness::socket::{connect, rest};
 use super::harness::{Bridge, until};
 
 /// A repository with one commit.
-pub(super) struct Origin {
+pub(crate) struct Origin {
     root: tempfile::TempDir,
 }
 
 impl Origin {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let origin = Self { root };
         let work = origin.root.path().join("work");
@@ -65,7 +65,7 @@ impl Origin {
         self.root.path().join("origin.git")
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("file://{}", self.path().display())
     }
 
@@ -74,7 +74,7 @@ impl Origin {
         self.git(&["--git-dir=origin.git", "show", &format!("{branch}:{path}")])
     }
 
-    pub(super) fn settings(&self) -> String {
+    pub(crate) fn settings(&self) -> String {
         let root = self.root.path().display();
         format!("[runs]\nprovider = \"echo\"\nmodel = \"run\"\nlocal_roots = [\"{root}\"]\n")
     }

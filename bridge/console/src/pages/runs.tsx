@@ -22,7 +22,7 @@ export function Runs({ route }: { route: Route }) {
   return (
     <>
       <h1>Runs</h1>
-      <Start />
+      <Start known={page.data?.items ?? []} />
       <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
         <label>
           State
@@ -66,8 +66,8 @@ function RunTable({ items }: { items: RunSummary[] }) {
 
 const NEW = { repoUrl: "", message: "", model: "", ref: "", provider: "", planReview: false };
 
-/** Starts a run, and sends the first message of its interview. */
-function Start() {
+/** Starts a run, and sends the first message of its interview; offers the repositories of `known` runs. */
+function Start({ known }: { known: RunSummary[] }) {
   const [form, setForm] = useState(NEW);
   const [problem, setProblem] = useState<unknown>();
   /** Run that was started although its message was not sent. */
@@ -94,7 +94,11 @@ function Start() {
   return (
     <form class="stack" aria-label="New run" onSubmit={submit}>
       <div class="pair">
-        <label>Repository <input value={form.repoUrl} onInput={set("repoUrl")} placeholder="https://github.com/org/repo" required /></label>
+        <label>
+          Repository
+          <input list="repositories" value={form.repoUrl} onInput={set("repoUrl")} placeholder="https://github.com/org/repo" required />
+          <datalist id="repositories">{[...new Set(known.map((run) => run.repoUrl))].map((url) => url && <option key={url} value={url} />)}</datalist>
+        </label>
         <label>Model <input value={form.model} onInput={set("model")} placeholder="runs.model of the configuration" /></label>
       </div>
       <label>First message to the Captain <textarea rows={2} value={form.message} onInput={set("message")} placeholder="what to build; can be sent later" /></label>
