@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import path from "node:path";
 
-const task = (id, dependencies, instructions, title = `Task ${id}`) => ({ id, title, type: 2, dependencies, instructions });
+const task = (id, dependencies, instructions, title = `Task ${id}`, type = 2) => ({ id, title, type, dependencies, instructions });
 const plan = (tasks) => JSON.stringify({ specs: { style: "Short lines." }, tasks });
 
 /** Runs the steps: `runs` is a bridge whose runs use the echo adapter, `repository` the URL of a repository that it allows. */
@@ -113,6 +113,28 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     await node("Task bad FAILED · attempt 5").waitFor();
     await sure("Cancel", "Cancel it");
     await badge("cancelled");
+  });
+
+  await step("a change request is approved and changes the plan, another one is rejected", async () => {
+    const addedNodes = [{ id: "extra", title: "Task extra", type: 1, instructions: "write extra.txt x" }];
+    const request = { title: "More tests", reason: "It lacks tests.", affectedTasks: [], overlay: { addedNodes, addedEdges: [{ from: "extra", to: "b" }] } };
+    const asking = plan([task("a", [], "write a.txt a"), task("merge", ["a"], `cr ${JSON.stringify(request)}`, "Merge", "refinery"), task("b", ["merge"], "write b.txt b")]);
+    const card = main.getByRole("region", { name: "More tests" });
+    await start(asking);
+    await badge("paused");
+    await card.getByLabel("Description of More tests").getByText("It lacks tests.").waitFor();
+    await accessible("change requests");
+    await sure("Approve More tests", "Approve it");
+    await card.getByText("applied", { exact: true }).waitFor();
+    await node("Task extra MERGED").waitFor();
+    await interview.getByText("The plan was changed by cr-001: 1 further task.").waitFor();
+    await badge("completed");
+    await start(asking);
+    await card.getByLabel("Reason of a rejection").fill("not now");
+    await sure("Reject More tests", "Reject it");
+    await card.getByText("Rejected because: not now").waitFor();
+    await badge("completed");
+    assert.equal(await node("Task extra").count(), 0);
   });
 
   await step("runs are listed by state", async () => {

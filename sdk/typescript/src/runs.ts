@@ -78,7 +78,7 @@ export interface RunState extends RunSummary {
   /** Tasks whose attempts have all failed. */
   failedTasks: number;
   runningTasks: number;
-  /** Ids of the change requests that are pending; each holds the run. */
+  /** Ids of the change requests that are pending, which hold the run, or approved and not applied yet. */
   activeCRs: string[];
   lastEventId: string;
   tokens: number;
@@ -133,6 +133,10 @@ export interface TaskDetail extends TaskSummary {
   /** Report of the last attempt. */
   walkthrough?: string | null;
   subtasks?: { title: string; done: boolean }[];
+  /** Agents that the current attempt has started, by their number; `parent` is 0 for the attempt's own agent. */
+  agents: { agent: number; type: AgentType; title: string; parent: number | null; status: "waiting" | "running" | "ended" }[];
+  /** Files that were in conflict. */
+  conflicts?: string[];
   artifacts: string[];
 }
 
@@ -148,6 +152,12 @@ export interface TaskDocument {
   instructions?: string;
 }
 
+/** Addition to the graph. Edges are from a dependency to the task that waits for it. */
+export type RunOverlay = {
+  addedNodes: TaskDocument[];
+  addedEdges: { from: string; to: string }[];
+};
+
 /** Request of a refinery to change the plan. */
 export interface ChangeRequest {
   crId: string;
@@ -160,6 +170,10 @@ export interface ChangeRequest {
   /** Tasks that wait for the change of the plan. */
   impact: string[];
   createdAt: string;
+  suggestedChanges: string;
+  /** Addition that the agent proposes; without one, the Captain writes it after the approval. */
+  overlay: RunOverlay | null;
+  rejectedBecause: string | null;
 }
 
 /** Comparison of the stored state of a run with the fold of its events. */
@@ -234,7 +248,7 @@ export interface EventData {
   "cr.emitted": { crId: string; title: string; emittedBy: string };
   "cr.resolved": { crId: string; status: "approved" | "rejected" | "applied"; reason?: string };
   /** The graph was changed as requested. */
-  "dag.overlay_applied": { crId: string; addedNodes: TaskDocument[]; addedEdges: { from: string; to: string }[] };
+  "dag.overlay_applied": RunOverlay & { crId: string };
   /** End of one dispatch of the run. */
   usage: { dispatchId: string; taskId?: string; sessionId?: string; tokens: number; costUsd: number; agent?: number };
 }

@@ -61,7 +61,7 @@ export function RunPage({ route, id }: { route: Route; id: string }) {
       </div>
       <Problem error={problem ?? streamError ?? record.error} />
       {run.error && <p class="notice bad">{run.error}</p>}
-      {run.status === "paused" && <p class="notice warn">Paused: nothing new starts; what runs continues to its end.{run.activeCRs.length > 0 && ` ${plural(run.activeCRs.length, "change request")} pending.`}</p>}
+      {run.status === "paused" && <p class="notice warn">Paused: nothing new starts.{run.activeCRs.length > 0 && ` ${plural(run.activeCRs.length, "change request")} open.`}</p>}
       {run.status === "plan_review" && <p class="notice warn">The plan waits for your approval. Reopen it to continue the interview.</p>}
       {(run.activeCRs.length > 0 || log.changes > 0) && <Changes runId={id} version={log.changes} />}
       {nodes.length > 0 && (

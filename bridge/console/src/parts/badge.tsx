@@ -8,6 +8,8 @@ const TONES: Record<string, string> = {
   running: "busy",
   pending: "busy",
   queued: "wait",
+  waiting: "wait",
+  ended: "good",
   accepted: "wait",
   connecting: "wait",
   superseded: "wait",

@@ -1,5 +1,6 @@
 import type { ChangeRequest } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
+import { plural } from "../format";
 import { useLoad } from "../load";
 import { link } from "../router";
 import { forge } from "../session";
@@ -49,6 +50,9 @@ function One({ runId, request, changed }: { runId: string; request: ChangeReques
         {crId} by {task(emittedBy)}, <Time at={request.createdAt} />{impact.length > 0 && <>, affects {impact.map((id, index) => <>{index > 0 && ", "}{task(id)}</>)}</>}
       </p>
       {request.description && <pre class="said" tabIndex={0} aria-label={`Description of ${title}`}>{request.description}</pre>}
+      {request.suggestedChanges && <pre class="said" tabIndex={0} aria-label={`Suggestion of ${title}`}>{request.suggestedChanges}</pre>}
+      {request.overlay && <p>Adds {request.overlay.addedNodes.map((node) => node.title).join(", ") || plural(request.overlay.addedEdges.length, "dependency", "dependencies")}.</p>}
+      {request.rejectedBecause && <p>Rejected because: {request.rejectedBecause}</p>}
       {status === "pending" && <label>Reason of a rejection <input value={reason} maxLength={1000} onInput={(event) => setReason(event.currentTarget.value)} placeholder="for the record" /></label>}
     </section>
   );

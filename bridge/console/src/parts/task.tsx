@@ -22,10 +22,12 @@ interface Properties {
 export function TaskPanel({ run, id, status, log, changed }: Properties) {
   const { runId } = run;
   const summary = run.tasks[id];
-  const page = useLoad(() => forge.getTask(runId, id), [runId, id, status, summary?.attemptId]);
+  const history = log.histories.get(id);
+  // Agents and subtasks change with these events.
+  const steps = history?.entries.filter(({ kind }) => kind.startsWith("agent.") || kind === "tool.result").length;
+  const page = useLoad(() => forge.getTask(runId, id), [runId, id, status, summary?.attemptId, steps]);
   const [problem, setProblem] = useState<unknown>();
   const task = page.data;
-  const history = log.histories.get(id);
   const isOpen = run.completedAt === null;
   const retry = () => {
     setProblem(undefined);
@@ -61,6 +63,15 @@ export function TaskPanel({ run, id, status, log, changed }: Properties) {
           </li>
         ))}
       </ol>
+      {task && task.agents.length > 0 && (
+        <>
+          <h3>Agents</h3>
+          <ol class="attempts" aria-label="Agents">
+            {task.agents.map(({ agent, title, status, parent }) => <li key={agent}><span class="number dim">{agent}</span> <Badge state={status} /> {title} {parent ? <span class="dim">of agent {parent}</span> : null}</li>)}
+          </ol>
+        </>
+      )}
+      {task?.conflicts && <p class="notice warn">In conflict: {task.conflicts.join(", ")}</p>}
       {task?.subtasks && (
         <>
           <h3>Subtasks</h3>
