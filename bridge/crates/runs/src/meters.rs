@@ -152,7 +152,7 @@ mod tests {
             let row = rows.into_iter().find(|(name, _)| *name == label);
             row.map(|(_, count)| count)
         };
-        let mut state = State::new(Timestamp::UNIX_EPOCH, false);
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, false);
         let (mut one, mut other) = (
             Share::new(Arc::clone(&meters)),
             Share::new(Arc::clone(&meters)),
