@@ -6,6 +6,7 @@ mod hostile;
 mod killed;
 mod lifecycle;
 mod pause;
+mod real;
 mod refinery;
 mod remote;
 mod repositories;

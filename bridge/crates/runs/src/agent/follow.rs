@@ -1,141 +1,23 @@
-//! Agents of an attempt: its own, and those that they start. An agent that has called tools of the bridge waits for the
-//! results; the next dispatch of its session brings them.
+//! Dispatches of an agent, from the first to its end.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use forge_base::id::DispatchId;
 use forge_dispatch::submit::SubmitHeaders;
 
+use super::adopt::adopt;
+use super::{Agent, Place};
 use crate::context::Context;
-use crate::event::{Entry, Event};
-use crate::git::{self, Branch, Checkout, Input, Merge};
+use crate::event::Event;
+use crate::git::{self, Checkout};
 use crate::plan::AgentType;
-use crate::state::{State, Task, ToolResult};
-use crate::step::{self, NotSubmitted, Outcome, StepId, ToolCall};
+use crate::step::{self, NotSubmitted, Outcome, ToolCall};
 use crate::takeover::{Owner, Takeover};
-use crate::tools::agent::{self as tools, Effect, SPAWN_AGENT, Spawn};
-use crate::{Artifact, Asks, Work, attempt, change, refinery};
+use crate::tools::agent::{self as tools, SPAWN_AGENT};
+use crate::{Artifact, Asks, Work, attempt, refinery};
 
-const PROMPT: &str = include_str!("prompts/task.md");
-const REFINERY_PROMPT: &str = include_str!("prompts/refinery.md");
-
-/// Maximum number of agents that the agents of an attempt start.
-pub const MAX_AGENTS: usize = 32;
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Agent {
-    pub agent_type: AgentType,
-    /// The call that asks for it; `None` for the attempt's own.
-    pub parent: Option<Parent>,
-    pub title: String,
-    pub instructions: String,
-    /// It takes one of the places for running agents, unless it waits or has ended.
-    pub is_started: bool,
-    pub is_ended: bool,
-    /// Dispatches that have ended.
-    pub rounds: u32,
-    pub session: Option<String>,
-    /// Ids of calls without a result.
-    pub calls: Vec<String>,
-    /// Results that it has not been given.
-    pub results: Vec<ToolResult>,
-}
-
-/// Call of an agent of the same attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Parent {
-    pub agent: usize,
-    pub call_id: String,
-}
-
-impl Agent {
-    pub(crate) fn own(agent_type: AgentType) -> Self {
-        Self {
-            agent_type,
-            parent: None,
-            title: String::new(),
-            instructions: String::new(),
-            is_started: true,
-            is_ended: false,
-            rounds: 0,
-            session: None,
-            calls: Vec::new(),
-            results: Vec::new(),
-        }
-    }
-
-    pub(crate) fn started_by(agent: usize, call_id: &str, spawn: Spawn) -> Self {
-        Self {
-            parent: Some(Parent {
-                agent,
-                call_id: call_id.to_owned(),
-            }),
-            title: spawn.title,
-            instructions: spawn.instructions,
-            is_started: false,
-            ..Self::own(spawn.agent_type)
-        }
-    }
-
-    /// A dispatch of it runs, or is about to.
-    pub fn is_active(&self) -> bool {
-        self.is_started && !self.is_ended && self.calls.is_empty()
-    }
-}
-
-/// One dispatch of an agent of an attempt.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    pub task: String,
-    pub attempt: u32,
-    /// 0 is the attempt's own.
-    pub agent: usize,
-    pub round: u32,
-}
-
-impl Place {
-    pub(crate) fn first(task: &str, attempt: u32) -> Self {
-        Self {
-            task: task.to_owned(),
-            attempt,
-            agent: 0,
-            round: 0,
-        }
-    }
-
-    /// Number in events; the attempt's own agent has none.
-    pub(crate) fn number(&self) -> Option<usize> {
-        (self.agent > 0).then_some(self.agent)
-    }
-
-    pub(crate) fn branch(&self) -> Result<Branch, git::BadId> {
-        match u32::try_from(self.agent) {
-            Ok(number @ 1..) => Branch::of_child(&self.task, self.attempt, number),
-            _ => Branch::of_attempt(&self.task, self.attempt),
-        }
-    }
-
-    pub(crate) fn id(&self, context: &Context) -> StepId {
-        let agent = self.number().map_or(String::new(), |n| format!(".{n}"));
-        let round = match self.round {
-            0 => String::new(),
-            round => format!("/{round}"),
-        };
-        StepId {
-            run: context.run,
-            of: self.task.clone(),
-            name: format!("{}{agent}{round}", self.attempt),
-        }
-    }
-
-    fn find<'a>(&self, state: &'a State) -> Option<(&'a Task, &'a Agent)> {
-        let task = state.tasks.get(&self.task)?;
-        Some((task, task.agents.get(self.agent)?))
-    }
-}
+const PROMPT: &str = include_str!("../prompts/task.md");
+const REFINERY_PROMPT: &str = include_str!("../prompts/refinery.md");
 
 /// Body and headers of a dispatch of an agent.
 pub(crate) async fn body(
@@ -349,113 +231,4 @@ async fn ended(context: &Context, place: &Place, outcome: Result<Outcome, String
         artifacts: vec![artifact],
         ..Work::default()
     }
-}
-
-/// Merges the work of an agent into the branch and the folder of the one that has started it. Its report, or the reason
-/// why its work is left on its own branch.
-async fn adopt(
-    context: &Context,
-    place: &Place,
-    parent: &Parent,
-    outcome: Outcome,
-) -> Result<Result<String, String>, git::Error> {
-    let repository = context.repository().await?;
-    let branch = place.branch()?;
-    let checkout = repository.checkout(&branch).await?;
-    let title = place.find(&context.state).map(|(_, agent)| &*agent.title);
-    let message = attempt::message(
-        context,
-        &place.task,
-        place.attempt,
-        title.unwrap_or_default(),
-    );
-    let committed = checkout.commit(&message, &[]).await?;
-    if let Some((code, text)) = outcome.error {
-        return Ok(Err(format!("{code}: {text}")));
-    }
-    let of = Place {
-        agent: parent.agent,
-        ..place.clone()
-    };
-    let of = of.branch()?;
-    // Agents of one attempt can end at the same time.
-    let _merging = context.merging.lock().await;
-    let onto = repository.tip(&of).await?;
-    let onto = onto.ok_or_else(|| git::Error::NoRef(of.to_string()))?;
-    let input = Input {
-        branch: branch.clone(),
-        commit: committed.commit,
-    };
-    match repository.merge(&onto, &[input]).await? {
-        Merge::Done(merged) => {
-            // The folder before the branch: it is written again after a crash, and never behind its branch.
-            let folder = repository.checkout(&of).await?;
-            folder.write(&onto, &merged).await?;
-            repository.advance(&of, Some(&onto), &merged).await?;
-            Ok(Ok(outcome.output))
-        }
-        Merge::Conflict(conflict) => Ok(Err(format!(
-            "its changes conflict with yours in {}; they are on the branch {branch}\n\n{}",
-            conflict.paths.join(", "),
-            outcome.output
-        ))),
-    }
-}
-
-/// Events of the calls of an agent, which are carried out here. `state` is that before the first of them.
-pub(crate) fn carry_out(
-    state: &mut State,
-    place: &Place,
-    calls: Vec<ToolCall>,
-    now: jiff::Timestamp,
-) -> Work {
-    let mut work = Work::default();
-    let write = |state: &mut State, work: &mut Work, attempt: u32, event: Event| {
-        state.fold(&Entry {
-            at: now,
-            attempt,
-            event: event.clone(),
-        });
-        work.entries.push((attempt, event));
-    };
-    let Place { task, attempt, .. } = place;
-    for call in calls {
-        let effect = tools::call(state, task, place.agent, &call.name, &call.input);
-        let asked = Event::ToolCall {
-            task_id: task.clone(),
-            tool_name: call.name.clone(),
-            args: call.input,
-            call_id: call.tool_call_id.clone(),
-            agent: place.number(),
-        };
-        write(state, &mut work, *attempt, asked);
-        let (result, is_error) = match effect {
-            // Its result is the report of the agent.
-            Ok(Effect::Spawn(_)) => continue,
-            Ok(Effect::Subtasks(subtasks)) => (format!("{} subtasks", subtasks.len()), false),
-            Ok(Effect::Request(_)) => {
-                let Some(request) = state.change_requests.last() else {
-                    continue;
-                };
-                let told = format!("{} waits for an approval; go on without it", request.id);
-                let change::Emitted { entries, artifact } = request.emitted();
-                work.artifacts.push(artifact);
-                for event in entries {
-                    write(state, &mut work, 0, event);
-                }
-                (told, false)
-            }
-            Err(text) => (text, true),
-        };
-        let answered = Event::ToolResult {
-            task_id: task.clone(),
-            tool_name: call.name,
-            result: result.into(),
-            is_error,
-            call_id: call.tool_call_id,
-            agent: place.number(),
-        };
-        write(state, &mut work, *attempt, answered);
-    }
-    work
 }

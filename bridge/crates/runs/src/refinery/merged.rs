@@ -1,0 +1,81 @@
+//! Events of a merge that was pushed and read back.
+
+use forge_base::failpoint;
+
+use super::Inputs;
+use crate::Work;
+use crate::check::Checked;
+use crate::context::Context;
+use crate::decide::changed;
+use crate::event::{Event, Evidence, Proved, TaskStatus};
+use crate::git::{self, Branch, CommitId, Input, Presence};
+use crate::state::Task;
+
+/// Events of a merge that was pushed, with its proof.
+pub(super) async fn merged(
+    context: &Context,
+    (refinery, attempt, from): (&str, u32, TaskStatus),
+    Inputs { tasks, inputs }: &Inputs,
+    commit: &CommitId,
+    tests: Option<Checked>,
+) -> Result<Work, git::Error> {
+    failpoint::point("run.merged");
+    let repository = context.repository().await?;
+    let proof = repository.prove(commit, inputs).await?;
+    let target = Branch::of_run(&context.run.to_string())?;
+    let of = |task: &str| context.state.tasks.get(task);
+    let mut entries = Vec::new();
+    entries.extend(tests.map(|tests| (attempt, tests.event(refinery))));
+    entries.push((
+        attempt,
+        Event::BranchPushed {
+            task_id: refinery.to_owned(),
+            branch: target.to_string(),
+            commit: commit.to_string(),
+        },
+    ));
+    let is_ready = |task: &&Task| task.status == TaskStatus::MergeReady;
+    for task in tasks {
+        if let Some(known) = of(task).filter(is_ready) {
+            let now = changed(
+                task,
+                TaskStatus::MergeReady,
+                TaskStatus::Merged,
+                known.attempt,
+            );
+            entries.push((known.attempt, now));
+        }
+    }
+    let branches = inputs.iter().map(|input| input.branch.to_string());
+    let event = Event::RefineryMerged {
+        task_id: refinery.to_owned(),
+        merged_branches: branches.collect(),
+        conflicts: of(refinery).map_or(Vec::new(), |task| task.conflicts.clone()),
+        result_ref: commit.to_string(),
+        proof: proof.inputs.iter().map(proved).collect(),
+    };
+    entries.push((attempt, event));
+    let way = [
+        TaskStatus::Running,
+        TaskStatus::Done,
+        TaskStatus::MergeReady,
+        TaskStatus::Merged,
+    ];
+    let steps = way.windows(2).skip_while(|step| step[0] != from);
+    entries.extend(steps.map(|step| (attempt, changed(refinery, step[0], step[1], attempt))));
+    Ok(Work {
+        entries,
+        ..Work::default()
+    })
+}
+
+fn proved((input, presence): &(Input, Presence)) -> Proved {
+    Proved {
+        branch: input.branch.to_string(),
+        commit: input.commit.as_str().to_owned(),
+        by: match presence {
+            Presence::Ancestor => Evidence::Ancestor,
+            Presence::Patch => Evidence::Patch,
+        },
+    }
+}
