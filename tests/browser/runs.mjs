@@ -101,13 +101,21 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     await badge("completed");
   });
 
-  await step("a run is paused and resumed, a failed task repeated, and the run cancelled", async () => {
-    await start(plan([task("long", [], "hang"), task("bad", [], "fail echo_failed")]));
+  await step("a run is paused, its agent wraps up, and it is resumed", async () => {
+    await start(plan([task("long", [], "hang"), task("next", ["long"], "write next.txt n")]));
     await node("Task long RUNNING").waitFor();
     await page.getByRole("button", { name: "Pause" }).click();
     await badge("paused");
+    await node("Task long MERGE_READY").waitFor();
+    await node("Task next PENDING").waitFor();
     await page.getByRole("button", { name: "Resume" }).click();
-    await badge("executing");
+    await node("Task next MERGED").waitFor();
+    await badge("completed");
+  });
+
+  await step("a failed task is repeated, and the run cancelled", async () => {
+    await start(plan([task("long", [], "hang"), task("bad", [], "fail echo_failed")]));
+    await node("Task long RUNNING").waitFor();
     await node("Task bad FAILED · attempt 4").click();
     await page.getByRole("button", { name: "Retry" }).click();
     await node("Task bad FAILED · attempt 5").waitFor();
