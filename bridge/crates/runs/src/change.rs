@@ -93,7 +93,7 @@ impl ChangeRequest {
         }
     }
 
-    /// It is carried out as it is, without the Captain.
+    /// True if the addition is carried out as it is, without the Captain.
     pub fn is_direct(&self) -> bool {
         self.impact.is_empty() && self.addition.is_some()
     }

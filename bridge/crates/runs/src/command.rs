@@ -32,9 +32,9 @@ pub enum Command {
 /// Effect of a pause on what runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseMode {
-    /// It is asked to end with what it has, where its adapter takes messages; else it runs to its end.
+    /// Asks running agents to end with what they have, where their adapters take messages; others run to their end.
     WrapUp,
-    /// It is cancelled; a resume repeats it.
+    /// Cancels running agents; a resume repeats their attempts.
     Abort,
 }
 

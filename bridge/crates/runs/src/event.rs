@@ -38,11 +38,11 @@ pub enum HoldReason {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PauseEffect {
-    /// It was asked to end with what it has.
+    /// The agent was asked to end with what it has.
     WrappingUp,
-    /// It was cancelled.
+    /// The agent was cancelled.
     Cancelled,
-    /// Its adapter takes no messages; it runs to its end.
+    /// The adapter takes no messages; the agent runs to its end.
     Unsupported,
 }
 

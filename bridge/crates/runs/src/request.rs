@@ -36,10 +36,10 @@ pub struct RunRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Approval {
-    /// They wait for the user.
+    /// By the user.
     #[default]
     User,
-    /// They are approved at once.
+    /// Approval at once.
     Auto,
 }
 

@@ -96,7 +96,7 @@ pub struct Document {
     pub title: String,
     pub agent_type: AgentType,
     pub dependencies: Vec<String>,
-    /// It has a text for an agent.
+    /// The document has a text for an agent.
     pub has_instructions: bool,
 }
 

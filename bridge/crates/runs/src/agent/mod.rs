@@ -27,7 +27,7 @@ pub struct Agent {
     pub parent: Option<Parent>,
     pub title: String,
     pub instructions: String,
-    /// It takes one of the places for running agents, unless it waits or has ended.
+    /// Counts against the limit of running agents, unless it waits or has ended.
     pub is_started: bool,
     pub is_ended: bool,
     /// Dispatches that have ended.

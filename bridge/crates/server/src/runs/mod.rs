@@ -250,7 +250,10 @@ async fn message(
         }
         Some((id?.to_owned(), content?.to_owned()))
     })?;
-    let (id, content) = given.flatten().unwrap_or_default();
+    let missing = ["runId", "message"].map(|name| problem(name, "is required"));
+    let (id, content) = given
+        .flatten()
+        .ok_or_else(|| Failure::fields(missing.into()))?;
     let run = parse(&id)?;
     runs.command(run, Command::Message(content)).await?;
     let body = json!({ "acknowledged": true });
@@ -262,9 +265,9 @@ async fn verify(_: Reader, _: NoQuery, State(runs): State<Runs>, Path(id): Path<
     Ok(Json(json!(runs.verify(run).await?)))
 }
 
-/// Members of a body; `None` without a body.
+/// Members of a body; `None` without a body, or for `null`.
 fn read<T>(body: Option<Body>, read: impl FnOnce(&Fields<'_>) -> T) -> Result<Option<T>, Failure> {
-    let Some(Body { tree, .. }) = body else {
+    let Some(Body { tree, .. }) = body.filter(|body| !body.tree.is_null()) else {
         return Ok(None);
     };
     let complaints = Complaints::default();
