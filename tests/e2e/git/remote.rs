@@ -7,6 +7,7 @@ use tokio::task::spawn_blocking;
 
 use super::*;
 
+/// Check 27: the target is checked out at the remote.
 #[tokio::test]
 async fn a_target_that_moved_is_merged_again() {
     let bed = Bed::new(Push::Always).await;

@@ -4,6 +4,7 @@ use std::os::unix::fs::{PermissionsExt as _, symlink};
 
 use super::*;
 
+/// Checks 24 and 29.
 #[tokio::test]
 async fn work_is_merged_proved_and_published_and_the_users_checkout_stays() {
     let bed = Bed::new(Push::Always).await;

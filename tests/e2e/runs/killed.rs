@@ -8,7 +8,8 @@ use super::super::harness::api::JsonBody as _;
 use super::super::harness::process::Home;
 use super::*;
 
-/// The bridge is killed at each named point of a run: the next one continues it, and each task is merged once.
+/// Checks 5, 21 and 22. The bridge is killed at each named point of a run: the next one continues it, and each task is
+/// merged once.
 #[tokio::test]
 async fn a_killed_bridge_continues_its_runs() {
     let of_runs = POINTS.iter().filter(|point| point.starts_with("run."));

@@ -2,6 +2,7 @@
 
 use super::*;
 
+/// Check 12: a task that no refinery covers is merged by `refinery-final`. Check 40: without a model and a network.
 #[tokio::test]
 async fn a_run_goes_from_the_interview_to_a_proved_merge() {
     let origin = Origin::new();
@@ -87,6 +88,7 @@ async fn a_run_goes_from_the_interview_to_a_proved_merge() {
     bridge.stop().await;
 }
 
+/// Check 19.
 #[tokio::test]
 async fn a_task_whose_attempts_all_fail_ends_the_run_and_names_what_it_blocks() {
     let origin = Origin::new();

@@ -18,6 +18,7 @@ mod types;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -26,6 +27,9 @@ use tokio::io::AsyncWriteExt as _;
 use super::harness::api::{self, Api};
 use super::harness::socket::{connect, rest};
 use super::harness::{Bridge, until};
+
+/// Limit of a stream that is open while much happens.
+const LONG: Duration = Duration::from_secs(600);
 
 /// A repository with one commit.
 pub(crate) struct Origin {
@@ -137,7 +141,8 @@ async fn page(api: &Api, run: &str, after: &str) -> Vec<Value> {
 /// Waits until the run has this number of answers of the Captain, and returns them.
 async fn answers(api: &Api, run: &str, count: usize) -> Vec<String> {
     let path = format!("/api/v1/runs/{run}/stream");
-    let mut stream = api.request(Method::GET, &path).send().await.unwrap();
+    let stream = api.request(Method::GET, &path).timeout(LONG);
+    let mut stream = stream.send().await.unwrap();
     let (mut said, mut rest) = (Vec::new(), Vec::new());
     while said.len() < count {
         rest.extend_from_slice(&stream.chunk().await.unwrap().unwrap());

@@ -1,7 +1,10 @@
 //! Streams of runs: cut anywhere, filtered, in two framings, read slowly, and from every kind of cursor.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use forge_base::tasks::Tasks;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep};
 
@@ -39,6 +42,23 @@ async fn a_stream_cut_at_any_byte_continues_as_the_log() {
     bridge.stop().await;
 }
 
+/// Reads a stream at 1 kB a second until the others are at its end. Returns the bytes until then, and the whole answer.
+async fn read_slowly(api: Api, path: String, is_over: Arc<AtomicBool>) -> (usize, String) {
+    let mut slow = connect(&api).await;
+    // Without the framing of HTTP/1.1.
+    let ask = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
+    slow.write_all(ask.as_bytes()).await.unwrap();
+    let (mut told, mut piece) = (Vec::new(), [0; 1024]);
+    while !is_over.load(Ordering::SeqCst) {
+        let read = slow.read(&mut piece).await.unwrap();
+        told.extend_from_slice(&piece[..read]);
+        sleep(Duration::from_secs(1)).await;
+    }
+    let until_then = told.len();
+    slow.read_to_end(&mut told).await.unwrap();
+    (until_then, String::from_utf8(told).unwrap())
+}
+
 /// Check 3: 64 tasks at once number their events without a gap. Check 9: a reader of 1 kB a second delays no other one, and
 /// misses nothing.
 #[tokio::test]
@@ -49,48 +69,31 @@ async fn many_tasks_are_numbered_without_a_gap_and_a_slow_reader_delays_nobody()
     let api = &bridge.api;
     let run = create(api, &json!({"repoUrl": origin.url()})).await;
     let path = format!("/api/v1/runs/{run}/stream");
-    let mut slow = connect(api).await;
-    // Without the framing of HTTP/1.1.
-    let ask = format!("GET {path} HTTP/1.0\r\nhost: localhost\r\n\r\n");
-    slow.write_all(ask.as_bytes()).await.unwrap();
-    let live = api.request(Method::GET, &path).send().await.unwrap();
-    let live = forge_base::tasks::Tasks::here().spawn(async move { live.text().await.unwrap() });
+    let is_over = Arc::new(AtomicBool::new(false));
+    let slow = Tasks::here().spawn(read_slowly(api.clone(), path.clone(), Arc::clone(&is_over)));
+    let live = api.request(Method::GET, &path).timeout(LONG);
+    let live = live.send().await.unwrap();
+    let live = Tasks::here().spawn(async move { live.text().await.unwrap() });
 
     let instructions = "say one\nawait .git/go\ntool read 100\ntool write 100\nsay two";
     let tasks = (0..64).map(|n| task(&format!("t{n}"), &[], instructions));
     say(api, &run, &plan(&tasks.collect::<Vec<_>>())).await;
     running(api, &run, 64).await;
     (0..64).for_each(|n| release(&bridge, &run, &format!("t{n}"), 1));
-    let mut told = Vec::new();
-    let mut piece = [0; 1024];
-    let record = loop {
-        let began = Instant::now();
-        let read = slow.read(&mut piece).await.unwrap();
-        told.extend_from_slice(&piece[..read]);
-        let (_, record) = api.get(&format!("/api/v1/runs/{run}")).await;
-        if record["status"] != "executing" {
-            break record;
-        }
-        sleep(Duration::from_secs(1).saturating_sub(began.elapsed())).await;
-    };
+    let record = ended(api, &run).await;
     assert_eq!(record["status"], "completed", "{record}");
     let live = live.await.unwrap();
     let lines = |text: &str| {
         let lines = text.lines().filter(|line| !line.starts_with(':'));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    // The fast reader is at the end while the slow one is not.
-    assert!(
-        told.len() < live.len() / 2,
-        "{} of {}",
-        told.len(),
-        live.len()
-    );
     let events = events(api, &run).await;
     assert_eq!(of(&events, "tool.result").len(), 128);
     assert_eq!(lines(&live).len(), events.len());
-    slow.read_to_end(&mut told).await.unwrap();
-    let told = String::from_utf8(told).unwrap();
+    is_over.store(true, Ordering::SeqCst);
+    let (read, told) = slow.await.unwrap();
+    // The others were at the end while the slow one was not.
+    assert!(read < live.len(), "{read} of {}", live.len());
     let (head, body) = told.split_once("\r\n\r\n").unwrap();
     assert!(!head.contains("chunked"), "{head}");
     assert!(lines(body) == lines(&live), "{} events", lines(body).len());
