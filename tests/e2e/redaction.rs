@@ -9,8 +9,12 @@ use std::process::Stdio;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use forge_base::digest::hex;
+use futures_util::{SinkExt as _, StreamExt as _};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio_tungstenite::accept_async;
+use tokio_tungstenite::tungstenite::Message;
 
 use super::harness::api::{JsonBody as _, answer, owed, quiet, with};
 use super::harness::process::{Home, Process};
@@ -25,6 +29,7 @@ const MCP_ENV: &str = "planted-mcp-env-8e52";
 const MCP_HEADER: &str = "planted-mcp-header-c370";
 const ORIGIN_BEARER: &str = "planted-origin-bearer-a61f";
 const HERMES: &str = "planted-hermes-token-b83e";
+const OPENCLAW: &str = "planted-openclaw-token-64ad";
 const UPSTREAM: &str = "planted-upstream-token-51d7";
 const REGISTRATION: &str = "planted-registration-2b94";
 const OTLP: &str = "planted-otlp-header-d9c6";
@@ -51,6 +56,7 @@ fn planted() -> Vec<Vec<u8>> {
         MCP_HEADER,
         ORIGIN_BEARER,
         HERMES,
+        OPENCLAW,
         REGISTRATION,
         UPSTREAM,
         OTLP,
@@ -112,7 +118,40 @@ pub(crate) fn assert_folder_clean(folder: &Path, words: &[Vec<u8>]) {
     }
 }
 
-fn file(registry: &CallbackSink, collector: &CallbackSink, receiver: &CallbackSink) -> String {
+/// A gateway of OpenClaw that refuses each connection with the token in its reason; returns its address.
+async fn gateway() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let mut socket = accept_async(stream).await.unwrap();
+            let challenge = json!({"type": "event", "event": "connect.challenge", "payload": {"nonce": "n", "ts": 1}});
+            socket
+                .send(Message::text(challenge.to_string()))
+                .await
+                .unwrap();
+            let request = socket.next().await.unwrap().unwrap().into_text().unwrap();
+            let request: Value = serde_json::from_str(&request).unwrap();
+            let token = request["params"]["auth"]["token"].as_str().unwrap();
+            let details = json!({"code": "AUTH_TOKEN_MISMATCH"});
+            let error = json!({"code": "INVALID_REQUEST", "message": format!("not {token}"), "details": details});
+            let refusal = json!({"type": "res", "id": request["id"], "ok": false, "error": error});
+            socket
+                .send(Message::text(refusal.to_string()))
+                .await
+                .unwrap();
+        }
+    });
+    url
+}
+
+fn file(
+    registry: &CallbackSink,
+    collector: &CallbackSink,
+    receiver: &CallbackSink,
+    gateway: &str,
+) -> String {
     format!(
         r#"
 auth.tokens = ["{TOKEN}"]
@@ -132,6 +171,9 @@ api_key = "{ADAPTER_IN_FILE}"
 [adapters.hermes-agent]
 management_url = "{}"
 management_token = "{HERMES}"
+[adapters.openclaw]
+url = "{gateway}"
+token = "{OPENCLAW}"
 [mcp.servers.program]
 command = "false"
 env = {{ API_KEY = "{MCP_ENV}" }}
@@ -151,7 +193,7 @@ headers = {{ authorization = "Bearer {MCP_HEADER}" }}
 
 fn home(file: &str) -> Home {
     let home = Home::new(&[
-        ("BRIDGE_ADAPTERS", "echo,hermes-agent"),
+        ("BRIDGE_ADAPTERS", "echo,hermes-agent,openclaw"),
         ("BRIDGE_LOG_LEVEL", "trace"),
         ("BRIDGE_SECRET_KEY", &hex(&KEY)),
         ("ECHO_API_KEY", ADAPTER_IN_VARIABLES),
@@ -263,7 +305,7 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         }
         _ => Answer::status(200),
     });
-    let mut home = home(&file(&registry, &collector, &receiver));
+    let mut home = home(&file(&registry, &collector, &receiver, &gateway().await));
     home.variables.remove("BRIDGE_CALLBACK_ALLOW");
     let (data, mut words) = (home.dir.path().join("data"), planted());
     let bridge = home.start();
@@ -281,6 +323,14 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     let path = "/api/v2/agents?provider=hermes-agent";
     let (_, refused) = asked(&bridge, Method::GET, path, None).await;
     assert!(refused.contains("Hermes: [REDACTED]"), "{refused}");
+    let (_, refused) = asked(
+        &bridge,
+        Method::GET,
+        "/api/v2/agents?provider=openclaw",
+        None,
+    )
+    .await;
+    assert!(refused.contains("not [REDACTED]"), "{refused}");
 
     // Creates one ticket that is used and one that is not.
     let mut streams = Vec::new();
@@ -313,6 +363,8 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
         "/api/v2/models?provider=echo",
         "/api/v2/agents?provider=hermes-agent",
         "/api/v2/adapters/hermes-agent",
+        "/api/v2/agents?provider=openclaw",
+        "/api/v2/adapters/openclaw",
         "/openapi.json",
         "/",
     ]
@@ -363,6 +415,10 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     assert_folder_clean(&data, &words);
     bridge.kill();
     assert_folder_clean(&data, &words);
+    // The key of the adapter's device is in its own folder, and there alone.
+    let device = fs::read(data.join("state/adapter-data/openclaw/device.json")).unwrap();
+    let device: Value = serde_json::from_slice(&device).unwrap();
+    words.push(device["privateKey"].as_str().unwrap().into());
     // The bridge recovers and stops cleanly.
     let bridge = home.start();
     bridge.terminate();
