@@ -9,6 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use super::harness::port::Reserved;
+use super::harness::process::Home;
 
 /// The program with an empty environment and this home.
 fn bridge(home: &Path) -> Command {
@@ -189,6 +190,22 @@ fn without_a_url_the_bridge_is_where_the_configuration_says() {
     let mut unreadable = bridge(home.path());
     let (code, _, err) = run(unreadable.env("BRIDGE_LISTEN", "here").arg("health"));
     assert!(code == 1 && err.contains("unless --url"), "{err}");
+}
+
+#[test]
+fn health_shows_why_a_bridge_does_not_accept_work() {
+    let home = Home::new(&[
+        ("BRIDGE_ADAPTERS", "echo"),
+        ("BRIDGE_ADAPTERS_ECHO_HEALTH", "offline"),
+    ]);
+    let bridge = home.start();
+    let mut command = home.command();
+    let (code, out, err) = run(command.args(["health", "--url", &bridge.api.url]));
+    assert_eq!(code, 1, "{err}");
+    let mut lines = out.lines();
+    assert_eq!(lines.next(), Some("offline, offline"), "{out}");
+    let adapter = lines.find(|line| line.starts_with("echo ")).unwrap();
+    assert!(adapter.contains("offline"), "{out}");
 }
 
 #[test]

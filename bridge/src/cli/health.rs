@@ -2,25 +2,29 @@
 
 use std::process::ExitCode;
 
-use super::client::Target;
+use serde_json::Value;
+
+use super::client::{Client, Error, Target};
 use super::screen::{Tone, text};
-use super::{Context, block_on};
+use super::{Context, FAILED, block_on};
 
 pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     let screen = context.screen();
     block_on(async {
-        let ready = client
-            .get(Target::path(&["api", "health", "ready"]))
-            .await?;
-        let health = client.get(Target::path(&["api", "health"])).await?;
+        let ready = report(&client, &["api", "health", "ready"]).await?;
+        let health = report(&client, &["api", "health"]).await?;
+        let (tone, code) = match ready["status"] == "ok" {
+            true => (Tone::Good, ExitCode::SUCCESS),
+            false => (Tone::Bad, ExitCode::from(FAILED)),
+        };
         if context.global.json {
             screen.value(&health)?;
-            return Ok(ExitCode::SUCCESS);
+            return Ok(code);
         }
         screen.line(format_args!(
             "{}, {}",
-            screen.paint(Tone::Good, text(&ready, "/status")),
+            screen.paint(tone, text(&ready, "/status")),
             text(&health, "/status"),
         ))?;
         screen.line(format_args!(
@@ -40,6 +44,16 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
             rows.push(row);
         }
         screen.table(&rows)?;
-        Ok(ExitCode::SUCCESS)
+        Ok(code)
     })
+}
+
+/// A health report. A bridge that does not accept work sends it with the status 503.
+async fn report(client: &Client, path: &[&str]) -> Result<Value, Error> {
+    match client.get(Target::path(path)).await {
+        Err(Error::Refused { refusal, .. }) if refusal.body["status"].is_string() => {
+            Ok(refusal.body)
+        }
+        answer => answer,
+    }
 }
