@@ -160,7 +160,19 @@ fn files_bindings_and_models_of_a_runtime_are_seen_and_changed() {
 
     assert!(shell.run("models list").contains("m-1"));
     assert_eq!(shell.json("system catalogue"), json!([{"modelId": "m-1"}]));
-    assert!(shell.run("system posture").contains("sandboxed     true"));
+    let posture = shell.run("system posture");
+    let lines: Vec<_> = posture
+        .lines()
+        .map(str::split_whitespace)
+        .map(Vec::from_iter)
+        .collect();
+    let finding = ["low", "everything", "is", "in", "memory"];
+    let expected = [
+        &["sandboxed", "true"][..],
+        &["severity", "message"],
+        &finding,
+    ];
+    assert_eq!(lines, expected, "{posture}");
     assert_eq!(
         shell.run("system reload"),
         "changed       true\nnotes         the port needs a restart\n"

@@ -24,6 +24,7 @@ pub(in super::super) enum Command {
     Reload,
 }
 
+const FINDINGS: [&str; 2] = ["severity", "message"];
 const MODELS: [&str; 3] = ["modelId", "name", "provider"];
 
 impl Execute for ModelCommand {
@@ -47,9 +48,21 @@ impl Execute for Command {
             Self::Posture => (Method::GET, "security"),
             Self::Reload => (Method::POST, "reload"),
         };
-        let answer = runtime
+        let mut answer = runtime
             .call(method, &["system", route], &Value::Null)
             .await?;
+        if let (Self::Posture, false) = (self, runtime.json)
+            && let Some(findings) = answer["findings"]
+                .as_array()
+                .filter(|list| !list.is_empty())
+        {
+            let findings = findings.clone().into();
+            answer
+                .as_object_mut()
+                .map(|answer| answer.remove("findings"));
+            runtime.print(&answer, &[])?;
+            return runtime.print(&findings, &FINDINGS);
+        }
         runtime.print(&answer, &MODELS)
     }
 }
