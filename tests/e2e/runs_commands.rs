@@ -2,7 +2,8 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::Stdio;
-use std::time::Duration;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -68,8 +69,14 @@ impl Shell {
 
     /// Waits until the run has this status.
     fn until(&self, run: &str, status: &str) {
-        while self.json(&["show", run])["status"] != status {
-            std::thread::sleep(Duration::from_millis(20));
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let record = self.json(&["show", run]);
+            if record["status"] == status {
+                return;
+            }
+            assert!(Instant::now() < deadline, "not {status}: {record:#}");
+            sleep(Duration::from_millis(20));
         }
     }
 }
@@ -170,6 +177,7 @@ fn a_run_is_paused_approved_and_cancelled() {
         json!({"status": "plan_review"})
     );
     assert_eq!(shell.run(&["approve", &run]), "executing");
+    assert_eq!(shell.run(&["pause", &run, "--abort"]), "paused");
     assert_eq!(shell.run(&["cancel", &run]), "cancelled");
     let (code, out, _) = shell.try_run(&["tail", &run, "--core", "--json"], "");
     assert_eq!(code, 1, "{out}");
@@ -184,6 +192,52 @@ fn a_run_is_paused_approved_and_cancelled() {
     );
     let (code, ..) = shell.try_run(&["tail", &run, "--after", "now"], "");
     assert_eq!(code, 1, "the run has ended, but was not completed");
+}
+
+#[test]
+fn a_change_request_is_shown_and_settled() {
+    let shell = Shell::start(&[]);
+    let ask = |reason: &str| {
+        let node = json!({
+            "id": "b", "title": "B", "type": 2, "dependencies": [], "instructions": "write b.txt b",
+        });
+        let ask = json!({
+            "title": "Add b", "reason": reason, "affectedTasks": [], "overlay": {"addedNodes": [node]},
+        });
+        let tasks = [
+            task("a", &[], "write a.txt a"),
+            json!({"id": "r", "title": "Merge", "type": "refinery", "dependencies": ["a"], "instructions": format!("cr {ask}")}),
+        ];
+        let run = shell.begin(&[], &tasks);
+        shell.until(&run, "paused");
+        let requests = shell.json(&["show", &run])["changeRequests"].clone();
+        let id = requests[0]["crId"].as_str().unwrap().to_owned();
+        let shown = shell.run(&["show", &run]);
+        let line = format!("change request {id} of r: Add b\n  {reason}\n  affects -");
+        assert!(shown.contains(&line), "{line:?} is not in {shown}");
+        (run, id)
+    };
+    let (run, id) = ask("b is missing");
+    assert_eq!(shell.run(&["approve", &run, &id]), "approved");
+    let (code, out, err) = shell.try_run(&["approve", &run, &id], "");
+    assert_eq!((code, out.as_str()), (4, ""), "{err}");
+    shell.run(&["tail", &run]);
+    let target = format!("forge/integration/{run}");
+    assert_eq!(shell.origin.file(&target, "b.txt"), "b");
+
+    let (run, id) = ask("b is nice");
+    assert_eq!(
+        shell.run(&["reject", &run, &id, "--reason", "not now"]),
+        "rejected"
+    );
+    shell.run(&["tail", &run]);
+    let shown = shell.run(&["show", &run]);
+    assert!(
+        !shown.contains("change request") && !shown.contains("b.txt"),
+        "{shown}"
+    );
+    let (code, _, err) = shell.try_run(&["reject", &run, "cr-9"], "");
+    assert_eq!(code, 4, "{err}");
 }
 
 /// The events are printed once each, although the bridge is killed while they are followed.

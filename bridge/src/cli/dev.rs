@@ -115,7 +115,7 @@ async fn until_stopped(
     // With tokens configured, the calls below need one: the first of the list.
     let tokens = options.environment.get("BRIDGE_TOKENS").cloned();
     let token = tokens.and_then(|list| list.split(',').next().map(|first| first.trim().to_owned()));
-    let bridge = app::Bridge::start(config, options).await?;
+    let bridge = Box::pin(app::Bridge::start(config, options)).await?;
     let screen = context.screen();
     let base = format!("http://{}", bridge.addr);
     let showing = async {

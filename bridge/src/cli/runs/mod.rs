@@ -44,8 +44,13 @@ enum Command {
     Show { run: String },
     /// Follow the events of a run to its end; exit code 1 unless it was completed
     Tail(follow::Arguments),
-    /// Start nothing new; what runs continues to its end
-    Pause { run: String },
+    /// Start nothing new, and let what runs wrap up where its adapter can, else end by itself
+    Pause {
+        run: String,
+        /// Cancel what runs; it is repeated after `runs resume`
+        #[arg(long)]
+        abort: bool,
+    },
     /// Continue a paused run
     Resume { run: String },
     /// Cancel what runs and end the run
@@ -112,6 +117,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         json: context.global.json,
     };
     let command = arguments.command.as_ref().unwrap_or(&list);
+    let none = json!({});
     block_on(async {
         match command {
             Command::List { status, range } => list_runs(context, &runs, *status, range).await,
@@ -119,18 +125,21 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             Command::Say { run, text } => runs.say(run, text).await,
             Command::Show { run } => page::show(&runs, run).await,
             Command::Tail(arguments) => follow::tail(&runs, arguments).await,
-            Command::Pause { run } => runs.change(run, &["pause"], &Value::Null).await,
-            Command::Resume { run } => runs.change(run, &["resume"], &Value::Null).await,
-            Command::Cancel { run } => runs.change(run, &["cancel"], &Value::Null).await,
+            Command::Pause { run, abort } => {
+                let body = abort.then(|| json!({ "mode": "abort" }));
+                runs.change(run, &["pause"], &body.unwrap_or(none)).await
+            }
+            Command::Resume { run } => runs.change(run, &["resume"], &none).await,
+            Command::Cancel { run } => runs.change(run, &["cancel"], &none).await,
             Command::Approve { run, change: None } => {
-                runs.change(run, &["plan", "approve"], &Value::Null).await
+                runs.change(run, &["plan", "approve"], &none).await
             }
             Command::Approve {
                 run,
                 change: Some(change),
             } => {
                 let path = ["change-requests", change, "approve"];
-                runs.change(run, &path, &Value::Null).await
+                runs.change(run, &path, &none).await
             }
             Command::Reject {
                 run,
@@ -139,7 +148,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             } => {
                 let path = ["change-requests", change, "reject"];
                 let body = reason.as_ref().map(|reason| json!({ "reason": reason }));
-                runs.change(run, &path, &body.unwrap_or_default()).await
+                runs.change(run, &path, &body.unwrap_or(none)).await
             }
             Command::Verify { run } => runs.verify(run).await,
         }
