@@ -14,6 +14,7 @@ mod readers;
 mod records;
 mod report;
 mod rounds;
+mod runs;
 mod signals;
 mod soak;
 mod target;

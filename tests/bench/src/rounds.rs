@@ -7,7 +7,9 @@ use clap::{Parser, Subcommand};
 
 use super::report::Sample;
 use super::target::{Kind, Target};
-use super::{agents, external, fairness, floor, load, loaded, machine, report, signals, soak};
+use super::{
+    agents, external, fairness, floor, load, loaded, machine, report, runs, signals, soak,
+};
 
 #[derive(Parser)]
 #[command(about)]
@@ -45,6 +47,8 @@ enum Command {
     Fairness(fairness::Plan),
     /// Measure the cost of many queued or running dispatches and event readers.
     Loaded(loaded::Plan),
+    /// Measure runs against the commands of git and the dispatches that they consist of.
+    Runs(runs::Plan),
     /// Measure signals of the local agent, and dispatches beside them.
     Signals(signals::Plan),
     /// Send at a fixed rate for a long time and report stalls and growth.
@@ -78,6 +82,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
     }
     if let Some(Command::Loaded(plan)) = &arguments.command {
         return loaded::run(plan, &here, &bridge, &arguments.folder);
+    }
+    if let Some(Command::Runs(plan)) = &arguments.command {
+        return runs::run(plan, &here, &bridge, &arguments.folder);
     }
     if let Some(Command::Signals(plan)) = &arguments.command {
         return signals::run(plan, &here, &bridge, &arguments.folder);
