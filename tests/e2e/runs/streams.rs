@@ -62,7 +62,7 @@ async fn read_slowly(api: Api, path: String, is_over: Arc<AtomicBool>) -> (usize
 /// Check 3: 64 tasks at once number their events without a gap. Check 9: a reader of 1 kB a second delays no other one, and
 /// misses nothing.
 #[tokio::test]
-async fn many_tasks_are_numbered_without_a_gap_and_a_slow_reader_delays_nobody() {
+async fn many_tasks_are_numbered_without_a_gap_and_a_slow_reader_delays_no_other() {
     let origin = Origin::new();
     let settings = format!("{}max_parallel = 64\npush = \"never\"\n", origin.settings());
     let bridge = Bridge::configured(&settings, &[]).await;
@@ -103,7 +103,7 @@ async fn many_tasks_are_numbered_without_a_gap_and_a_slow_reader_delays_nobody()
 
 /// Check 38: `events=core` leaves out what the design does not name. Check 39: both framings have the same ids.
 #[tokio::test]
-async fn framings_have_the_same_ids_and_a_filter_numbers_nothing_anew() {
+async fn framings_have_the_same_ids_and_a_filter_renumbers_nothing() {
     let origin = Origin::new();
     let bridge = Bridge::configured(&origin.settings(), &[]).await;
     let api = &bridge.api;

@@ -143,7 +143,7 @@ async fn quick_messages_are_answered_in_their_order() {
     let bridge = Bridge::configured(&origin.settings(), &[]).await;
     let api = &bridge.api;
     let run = create(api, &json!({"repoUrl": origin.url()})).await;
-    let bad = plan(&[task("a", &["nobody"], "")]);
+    let bad = plan(&[task("a", &["absent"], "")]);
     for message in [
         bad.as_str(),
         "hello",
@@ -152,7 +152,7 @@ async fn quick_messages_are_answered_in_their_order() {
         assert_eq!(say(api, &run, message).await, StatusCode::ACCEPTED);
     }
     let said = answers(api, &run, 2).await;
-    assert!(said[0].contains("depends on \"nobody\""), "{said:?}");
+    assert!(said[0].contains("depends on \"absent\""), "{said:?}");
     assert_eq!(said[1], "What should I build?");
     running(api, &run, 1).await;
     assert_eq!(say(api, &run, "more").await, StatusCode::CONFLICT);
