@@ -2,6 +2,7 @@
 
 mod agents;
 mod captain;
+mod event_types;
 mod hostile;
 mod killed;
 mod lifecycle;
@@ -14,7 +15,6 @@ mod results;
 mod steering;
 mod streams;
 mod surface;
-mod types;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

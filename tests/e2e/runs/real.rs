@@ -65,7 +65,7 @@ async fn the_claude_program_plans_works_settles_a_conflict_and_is_steered_by_a_p
     ];
     say(api, &run, &plan_by("mcp__forge__", &tasks)).await;
     until("the second task to call its tool", || async {
-        let events = page(api, &run, "earliest").await;
+        let events = page(api, &run, "0").await;
         let mut calls = of(&events, "tool.call").into_iter();
         calls.any(|data| data["taskId"] == "b").then_some(())
     })
