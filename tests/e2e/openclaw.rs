@@ -1,7 +1,8 @@
 //! The bridge with a real OpenClaw gateway and the fake model: its agents and skills through the routes of the bridge,
-//! and runs that outlive the bridge or the gateway.
+//! runs that outlive the bridge or the gateway, and routing by its settings.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 
 use forge_test_model::{Model, Received};
 use forge_test_runtimes::{OPENCLAW_TOKEN, OpenClaw};
@@ -20,7 +21,7 @@ async fn gateway(model: &Model) -> OpenClaw {
 
 fn home(gateway: &OpenClaw) -> Home {
     Home::new(&[
-        ("BRIDGE_ADAPTERS", "openclaw"),
+        ("BRIDGE_ADAPTERS", "openclaw,boxed"),
         ("BRIDGE_LOG_LEVEL", "debug"),
         ("OPENCLAW_URL", gateway.url()),
         ("OPENCLAW_TOKEN", OPENCLAW_TOKEN),
@@ -60,6 +61,8 @@ async fn agents_are_managed_and_runs_outlive_the_bridge_and_the_gateway() {
     let model = Model::start().await;
     let gateway = gateway(&model).await;
     let home = home(&gateway);
+    let boxed = "[adapters.boxed]\nlibrary = \"echo\"\ncapabilities = [\"sandboxing\"]\n";
+    fs::write(home.dir.path().join("forge-bridge.toml"), boxed).unwrap();
     let bridge = home.start();
     is(&bridge, "healthy").await;
     every_route_works_or_is_not_supported(&bridge).await;
@@ -87,15 +90,79 @@ async fn agents_are_managed_and_runs_outlive_the_bridge_and_the_gateway() {
     let unknown = bridge.api.run(task("gone", "ada", "anyone?")).await;
     assert_eq!(unknown["errorCode"], "invalid_request", "{unknown}");
 
+    let session = bridge.api.run(task("c", "main", "my word is plum")).await["sessionId"].take();
     let bridge = a_killed_bridge_joins_its_run(&home, bridge, &model).await;
-    work_waits_for_a_gateway_that_was_killed(&bridge, &gateway).await;
-    let log = home.log();
-    assert!(log.contains("openclaw") && !log.contains(OPENCLAW_TOKEN));
+    work_waits_for_a_gateway_that_was_killed(&bridge, &gateway, session).await;
+    // Bridge and gateway are others than those of the session's first message.
+    assert!(sent("what was it").contains("my word is plum"));
+    sandboxed_work_goes_where_the_sandbox_is(&bridge, &gateway).await;
+    the_key_of_the_device_is_private(&home, &bridge).await;
+}
+
+/// Routing follows the setting of the gateway; the other adapter always declares a sandbox.
+async fn sandboxed_work_goes_where_the_sandbox_is(bridge: &Process, gateway: &OpenClaw) {
+    let wanted = json!({
+        "taskId": "box", "agentId": "main", "message": "hello", "callbackUrl": null,
+        "requires": ["sandboxing"], "preferences": {"providers": ["openclaw"]},
+    });
+    let dispatch = async |task: &str| {
+        let mut body = wanted.clone();
+        body["taskId"] = task.into();
+        let (status, answer) = bridge.api.post("/api/v2/dispatch", &body).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+        answer
+    };
+    let routed = dispatch("off").await;
+    assert_eq!(routed["provider"], "boxed", "{routed}");
+    let record = bridge
+        .api
+        .record(routed["dispatchId"].as_str().unwrap())
+        .await;
+    let layers = record["routing"].as_array().unwrap().iter();
+    let mut dropped = layers.flat_map(|layer| layer["dropped"].as_array().into_iter().flatten());
+    let own = dropped
+        .find(|dropped| dropped["provider"] == "openclaw")
+        .unwrap();
+    assert!(
+        own["reason"].as_str().unwrap().contains("sandboxing"),
+        "{own}"
+    );
+    let on = json!({"agents": {"defaults": {"sandbox": {"mode": "all"}}}});
+    gateway.set(&on.to_string());
+    until("the sandbox", || async {
+        let adapter = bridge.api.get("/api/v2/adapters/openclaw").await.1;
+        let declared = adapter["profile"]["capabilities"].as_array().unwrap();
+        declared.contains(&"sandboxing".into()).then_some(())
+    })
+    .await;
+    let routed = dispatch("on").await;
+    assert_eq!(routed["provider"], "openclaw", "{routed}");
+}
+
+/// Only the owner of the state reads it, and nothing of it is in logs, events and answers.
+async fn the_key_of_the_device_is_private(home: &Home, bridge: &Process) {
     let folder = home.dir.path().join("data/state/adapter-data/openclaw");
-    let key = fs::read_to_string(folder.join("device.json")).unwrap();
-    let key: Value = serde_json::from_str(&key).unwrap();
-    for secret in key.as_object().unwrap().values().filter_map(Value::as_str) {
-        assert!(secret.len() < 32 || !log.contains(secret), "in the log");
+    let file = folder.join("device.json");
+    let mode = |path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&folder), mode(&file)), (0o700, 0o600));
+    let key: Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    let mut secrets = vec![OPENCLAW_TOKEN, key["privateKey"].as_str().unwrap()];
+    let tokens = key["deviceTokens"].as_object().unwrap();
+    secrets.extend(tokens.values().filter_map(Value::as_str));
+    let mut said = home.log() + &Value::from(bridge.api.event_log().await).to_string();
+    for path in [
+        "/api/health?verbose",
+        "/api/v2/adapters/openclaw",
+        "/api/v2/dispatches",
+    ] {
+        said += &bridge.api.get(path).await.1.to_string();
+    }
+    assert!(said.contains("openclaw"));
+    for secret in secrets {
+        assert!(
+            secret.len() > 8 && !said.contains(secret),
+            "a secret was said"
+        );
     }
 }
 
@@ -191,7 +258,11 @@ async fn a_killed_bridge_joins_its_run(home: &Home, bridge: Process, model: &Mod
     bridge
 }
 
-async fn work_waits_for_a_gateway_that_was_killed(bridge: &Process, gateway: &OpenClaw) {
+async fn work_waits_for_a_gateway_that_was_killed(
+    bridge: &Process,
+    gateway: &OpenClaw,
+    session: Value,
+) {
     gateway.kill();
     is(bridge, "offline").await;
     let (status, refused) = call(bridge, Method::GET, "/agents", &Value::Null).await;
@@ -203,8 +274,9 @@ async fn work_waits_for_a_gateway_that_was_killed(bridge: &Process, gateway: &Op
         ),
         "{refused}"
     );
-    let mut body = task("waiting", "main", "hello again");
+    let mut body = task("waiting", "main", "what was it");
     body["provider"] = "openclaw".into();
+    body["sessionId"] = session;
     let id = bridge.api.dispatch(body).await;
     gateway.start_again();
     let record = bridge.api.finished(&id).await;
