@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
@@ -14,6 +14,7 @@ use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::connection::lock;
 use crate::session::hex;
 
 const FILE: &str = "device.json";
@@ -93,13 +94,12 @@ impl Identity {
 
     /// The token that this gateway issued for the key.
     pub(crate) fn token(&self, url: &str) -> Option<String> {
-        let stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
-        stored.device_tokens.get(url).cloned()
+        lock(&self.stored).device_tokens.get(url).cloned()
     }
 
     /// Keeps the token that this gateway issued.
     pub(crate) fn keep_token(&self, url: &str, token: &str) -> Result<()> {
-        let mut stored = self.stored.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stored = lock(&self.stored);
         let earlier = stored
             .device_tokens
             .insert(url.to_owned(), token.to_owned());

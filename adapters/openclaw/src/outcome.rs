@@ -104,7 +104,7 @@ fn failed(reason: Option<&str>, error: AdapterError) -> AdapterError {
     }
 }
 
-/// Result of a run with everything that it has brought, whatever its end.
+/// Output, usage, cost and model of a run, whatever its end.
 fn ended(end: &End, transcript: &Transcript) -> ExecutionResult {
     let (run, waited) = (&end.answer["result"], &end.answer["terminalReply"]["text"]);
     let meta = &run["meta"]["agentMeta"];

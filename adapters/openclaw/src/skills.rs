@@ -52,10 +52,10 @@ pub(crate) fn skill(found: &Value) -> Skill {
     }
 }
 
-async fn skill_of(gateway: &Gateway, key: &str) -> Result<Skill> {
-    let found = found(gateway, key).await?;
-    let missing = || AdapterError::new("not_found", format!("there is no skill {key:?}"));
-    Ok(skill(&found.ok_or_else(missing)?))
+/// The skill, or the error `not_found`.
+async fn existing(gateway: &Gateway, key: &str) -> Result<Value> {
+    let absent = || AdapterError::new("not_found", format!("there is no skill {key:?}"));
+    found(gateway, key).await?.ok_or_else(absent)
 }
 
 fn differs(wanted: &Option<String>, known: &Option<String>) -> bool {
@@ -169,7 +169,7 @@ impl SkillManager for OpenClaw {
     async fn update(&self, wanted: Skill) -> Result<Skill> {
         let gateway = self.gateway()?;
         let key = &wanted.skill_key;
-        let mut known = skill_of(gateway, key).await?;
+        let mut known = skill(&existing(gateway, key).await?);
         refuse_unknown(&wanted.extra, &MEMBERS)?;
         if wanted.content.is_some() {
             let spec = SkillSyncSpec {
@@ -180,7 +180,7 @@ impl SkillManager for OpenClaw {
                 ..SkillSyncSpec::default()
             };
             push(gateway, &spec).await?;
-            known = skill_of(gateway, key).await?;
+            known = skill(&existing(gateway, key).await?);
         } else if differs(&wanted.name, &known.name)
             || differs(&wanted.description, &known.description)
         {
@@ -192,7 +192,7 @@ impl SkillManager for OpenClaw {
         {
             enable(gateway, key, enabled).await?;
         }
-        skill_of(gateway, key).await
+        Ok(skill(&existing(gateway, key).await?))
     }
 
     async fn remove(&self, skill_key: &str) -> Result<bool> {
@@ -200,12 +200,7 @@ impl SkillManager for OpenClaw {
     }
 
     async fn status(&self, skill_key: &str) -> Result<SkillStatus> {
-        let Some(skill) = found(self.gateway()?, skill_key).await? else {
-            return Err(AdapterError::new(
-                "not_found",
-                format!("there is no skill {skill_key:?}"),
-            ));
-        };
+        let skill = existing(self.gateway()?, skill_key).await?;
         let missing = missing(&skill);
         let reason = match (skill["disabled"] == true, missing.is_empty()) {
             (true, _) => Some("the skill is disabled: enable it".to_owned()),
@@ -224,12 +219,7 @@ impl SkillManager for OpenClaw {
     async fn install_dependencies(&self, skill_key: &str) -> Result<InstallReport> {
         let gateway = self.gateway()?;
         let mut report = InstallReport::default();
-        let Some(skill) = found(gateway, skill_key).await? else {
-            return Err(AdapterError::new(
-                "not_found",
-                format!("there is no skill {skill_key:?}"),
-            ));
-        };
+        let skill = existing(gateway, skill_key).await?;
         for option in list(&skill["install"]) {
             let params = json!({"name": skill["name"], "installId": option["id"], "timeoutMs": INSTALL.as_millis()});
             let done = gateway

@@ -147,7 +147,7 @@ async fn health_says_what_is_wrong_and_how_to_repair_it() {
         HealthStatus::Healthy
     );
     let url = bench.server.url();
-    for (table, status, part) in [
+    let cases = [
         (json!({}), HealthStatus::Degraded, "OPENCLAW_URL"),
         (
             json!({"url": "ws://127.0.0.1:9"}),
@@ -159,7 +159,9 @@ async fn health_says_what_is_wrong_and_how_to_repair_it() {
             HealthStatus::Degraded,
             "OPENCLAW_TOKEN",
         ),
-    ] {
+    ];
+    // Executions wait for a connection for 5 s.
+    let checks = cases.map(|(table, status, part)| async move {
         let adapter: forge_adapter_openclaw::OpenClaw = initialize(table).await;
         let health = adapter.check_health().await;
         let message = health.message.unwrap();
@@ -173,5 +175,6 @@ async fn health_says_what_is_wrong_and_how_to_repair_it() {
             forge_test_support::execution::run(&adapter, request("dsp_no_gateway", "hello")),
         );
         ended.await.unwrap().failed("adapter_unavailable");
-    }
+    });
+    join_all(checks).await;
 }
