@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, anyhow, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context as _, anyhow, bail, ensure};
+use serde_json::json;
 
 use super::super::loaded::Caller;
 use super::super::target::Target;
 use super::origin::{Origin, git};
+use super::reader::Reader;
 
 /// Does the work of a run with this number of tasks, so many at once; returns the time it took.
 pub(crate) fn work(
@@ -20,7 +21,9 @@ pub(crate) fn work(
     tasks: usize,
     at_once: usize,
 ) -> anyhow::Result<Duration> {
-    let folder = tempfile::Builder::new().tempdir_in(origin.root())?;
+    let folder = tempfile::Builder::new()
+        .prefix("bare-")
+        .tempdir_in(origin.root())?;
     let folder = folder.path();
     let name = folder.file_name().and_then(|name| name.to_str());
     let name = name.context("the folder has no name")?;
@@ -35,13 +38,12 @@ pub(crate) fn work(
     let next = AtomicUsize::new(0);
     thread::scope(|scope| {
         let worker = || {
-            let mut caller = Caller::connect(target)?;
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 if number >= tasks {
                     return anyhow::Ok(());
                 }
-                task(&mut caller, folder, (name, number))?;
+                task(target, folder, (name, number))?;
             }
         };
         let workers: Vec<_> = (0..at_once).map(|_| scope.spawn(worker)).collect();
@@ -55,7 +57,7 @@ pub(crate) fn work(
 }
 
 /// One task: a checkout of its own, a dispatch, a commit and a push to the origin.
-fn task(caller: &mut Caller, folder: &Path, (name, number): (&str, usize)) -> anyhow::Result<()> {
+fn task(target: &Target, folder: &Path, (name, number): (&str, usize)) -> anyhow::Result<()> {
     let checkout = folder.join(number.to_string());
     let own = number.to_string();
     git(
@@ -63,7 +65,7 @@ fn task(caller: &mut Caller, folder: &Path, (name, number): (&str, usize)) -> an
         &["clone", "--quiet", "--shared", "bare.git", &own],
         "",
     )?;
-    dispatch(caller, &checkout, &format!("{name}-{number}"), number)?;
+    dispatch(target, &checkout, &format!("{name}-{number}"), number)?;
     git(&checkout, &["add", "--all"], "")?;
     git(&checkout, &["commit", "--quiet", "--message", &own], "")?;
     let branch = format!("HEAD:refs/heads/{name}/{number}");
@@ -78,29 +80,23 @@ fn task(caller: &mut Caller, folder: &Path, (name, number): (&str, usize)) -> an
 }
 
 /// Runs a dispatch that writes a file, to its end.
-fn dispatch(caller: &mut Caller, checkout: &Path, id: &str, number: usize) -> anyhow::Result<()> {
+fn dispatch(target: &Target, checkout: &Path, id: &str, number: usize) -> anyhow::Result<()> {
     let body = json!({
         "taskId": id, "agentId": "bench", "provider": "echo", "model": "run", "callbackUrl": null,
         "message": super::run::instructions(number), "workspace": {"dir": checkout},
     });
+    let mut caller = Caller::connect(target)?;
     let (status, answer) = caller.call("POST", "/api/v2/dispatch", &body.to_string())?;
     ensure!(status == 202, "{status}: {answer}");
-    let mut after = "0".to_owned();
-    loop {
-        let path = format!("/api/v2/dispatch/{id}/events?after={after}&wait=30&limit=100");
-        let (status, page) = caller.call("GET", &path, "")?;
-        ensure!(status == 200, "{status}: {page}");
-        let page: Value = serde_json::from_str(&page)?;
-        let events = page["events"].as_array().into_iter().flatten();
-        for event in events {
-            match event["type"].as_str() {
-                Some("execution.completed") => return Ok(()),
-                Some("execution.failed") => anyhow::bail!("{event}"),
-                _ => {}
-            }
+    let mut reader = Reader::open(target, &format!("/api/v2/dispatch/{id}/events"))?;
+    while let Some((_, event)) = reader.next()? {
+        match event["type"].as_str() {
+            Some("execution.completed") => return Ok(()),
+            Some("execution.failed") => bail!("{event}"),
+            _ => {}
         }
-        after = page["nextCursor"].as_str().unwrap_or("0").to_owned();
     }
+    bail!("the stream of the dispatch ended before it")
 }
 
 /// Merges all branches, one after the other, pushes the result and reads it back.

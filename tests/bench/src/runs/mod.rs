@@ -88,6 +88,9 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     if wants(Figure::Text) {
         bench.text()?;
     }
+    if rows.is_empty() {
+        return Ok(());
+    }
     let mut lines =
         String::from("\n| figure (median) | without | with | ratio |\n|---|---|---|---|\n");
     for Row {
