@@ -284,7 +284,10 @@ impl Driver {
                 Action::Merge { task, attempt } => refinery::merge(&context, task, *attempt).await,
                 Action::Record(_) => Work::default(),
             };
-            let _ = context.reports.send(Report::Done(action, work)).await;
+            let _ = context
+                .reports
+                .send(Report::Done(action, Box::new(work)))
+                .await;
         };
         self.inner
             .tracker
@@ -306,12 +309,7 @@ impl Driver {
                 .await?;
         }
         if let Command::Pause(mode) = command {
-            pause::acknowledge(
-                &self.inner,
-                mode,
-                self.running.all(),
-                self.reports.0.clone(),
-            );
+            pause::acknowledge(&self.inner, mode, self.running.all(), &self.reports.0);
         }
         let status = match command {
             Command::Cancel => RunStatus::Cancelled,
@@ -339,7 +337,7 @@ impl Driver {
                     mut artifacts,
                     ended,
                     asks,
-                } = work;
+                } = *work;
                 if let Some(dispatch) = ended {
                     self.taken_over.remove(&dispatch);
                 }

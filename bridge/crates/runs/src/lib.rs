@@ -161,7 +161,7 @@ enum Report {
     /// Events of a dispatch, up to a position.
     Events(Vec<Entry>, TakenOver),
     /// An action has ended.
-    Done(decide::Action, Work),
+    Done(decide::Action, Box<Work>),
     /// Effects of a pause.
     Acknowledged(Vec<Entry>),
 }

@@ -144,6 +144,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
+    use crate::request::Approval;
 
     #[test]
     fn a_share_is_what_the_state_says_until_it_is_dropped() {
@@ -152,7 +153,7 @@ mod tests {
             let row = rows.into_iter().find(|(name, _)| *name == label);
             row.map(|(_, count)| count)
         };
-        let mut state = State::new(Timestamp::UNIX_EPOCH, false, false);
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
         let (mut one, mut other) = (
             Share::new(Arc::clone(&meters)),
             Share::new(Arc::clone(&meters)),

@@ -20,7 +20,7 @@ pub(crate) fn acknowledge(
     inner: &Arc<Inner>,
     mode: PauseMode,
     running: Vec<(DispatchId, Place)>,
-    reports: mpsc::Sender<Report>,
+    reports: &mpsc::Sender<Report>,
 ) {
     for (dispatch, place) in running {
         let (inner, reports) = (Arc::clone(inner), reports.clone());

@@ -14,6 +14,7 @@ use crate::agent::Agent;
 use crate::change::ChangeRequest;
 use crate::event::{CrStatus, End, TaskStatus};
 use crate::plan::{AgentType, Graph, Node, TaskDocument};
+use crate::request::Approval;
 
 /// State of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -22,8 +23,7 @@ pub struct State {
     pub created_at: Timestamp,
     /// A plan waits for an approval before it is executed.
     pub plan_review: bool,
-    /// Change requests are approved without the user.
-    pub auto_approval: bool,
+    pub approval: Approval,
     pub repository: Option<Attached>,
     pub captain: Captain,
     pub specs: Vec<String>,
@@ -216,11 +216,11 @@ pub struct Ended {
 
 impl State {
     /// State before the first event.
-    pub fn new(created_at: Timestamp, plan_review: bool, auto_approval: bool) -> Self {
+    pub fn new(created_at: Timestamp, plan_review: bool, approval: Approval) -> Self {
         Self {
             created_at,
             plan_review,
-            auto_approval,
+            approval,
             repository: None,
             captain: Captain::default(),
             specs: Vec::new(),

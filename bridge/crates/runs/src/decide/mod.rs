@@ -8,6 +8,7 @@ use crate::agent::Place;
 use crate::change;
 use crate::event::{CrStatus, End, Event, TaskStatus};
 use crate::plan::Node;
+use crate::request::Approval;
 use crate::state::{Plan, State, Task};
 
 /// Attempts of one task.
@@ -97,7 +98,7 @@ pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
         .flat_map(|(id, task)| continue_task(id, task))
         .collect();
     let mut pending = state.with_status(CrStatus::Pending);
-    if let Some(request) = pending.next().filter(|_| state.auto_approval) {
+    if let Some(request) = pending.next().filter(|_| state.approval == Approval::Auto) {
         let cr_id = request.id.clone();
         actions.push(Action::Record(vec![Transition::Approve { cr_id }]));
     }

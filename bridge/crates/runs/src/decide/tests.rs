@@ -28,7 +28,7 @@ struct Simulation {
 impl Simulation {
     fn new(edges: &[(usize, usize)], tasks: usize) -> Self {
         let mut run = Self {
-            state: State::new(Timestamp::UNIX_EPOCH, false, false),
+            state: State::new(Timestamp::UNIX_EPOCH, false, Approval::User),
             log: Vec::new(),
             in_flight: Vec::new(),
             max_parallel: 3,
@@ -430,7 +430,7 @@ proptest! {
         prop_assert_eq!(end.status == End::Completed, merged && !is_cancelled);
         prop_assert_eq!(end.status == End::Failed, exhausted && !merged && !is_cancelled);
         // The log alone gives the same state.
-        let mut again = State::new(Timestamp::UNIX_EPOCH, false, false);
+        let mut again = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
         for entry in &run.log {
             again.fold(entry);
         }
