@@ -2,10 +2,11 @@
 
 mod agents;
 mod captain;
-mod event_types;
+
 mod hostile;
 mod killed;
 mod lifecycle;
+mod members;
 mod pause;
 mod real;
 mod refinery;

@@ -377,6 +377,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
+    /// Check 11: no valid graph is stuck, also that of the public design.
     #[test]
     fn a_run_with_a_valid_plan_ends(
         edges in prop::collection::vec((0usize..9, 0usize..9), 0..24),

@@ -135,6 +135,7 @@ pub(super) fn is_ref(name: &str) -> bool {
 mod tests {
     use super::*;
 
+    /// Check 23.
     #[test]
     fn branches_follow_from_ids() {
         let attempt = Branch::of_attempt("task_01", 2).unwrap();

@@ -24,6 +24,7 @@ fn faults(nodes: &[Node]) -> Vec<String> {
         .collect()
 }
 
+/// Check 13.
 #[test]
 fn all_faults_are_found_at_once_each_with_its_node() {
     let nodes = [

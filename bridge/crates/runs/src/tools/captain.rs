@@ -337,3 +337,37 @@ pub fn described() -> Value {
         }
     ])
 }
+
+#[cfg(test)]
+mod tests {
+    //! The bound of all documents.
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::event::{Entry, Event};
+
+    #[test]
+    fn documents_are_bounded_together() {
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, false);
+        let content = "x".repeat(1_000_000);
+        let mut accepted = 0;
+        // The same name again counts again: what it replaced was written, too.
+        for _ in 0..40 {
+            let args = json!({"name": "a", "content": content});
+            accepted += usize::from(call(&state, CREATE_SPEC, &args).is_ok());
+            let event = Event::CaptainToolCall {
+                tool_name: CREATE_SPEC.to_owned(),
+                args,
+                call_id: "c".to_owned(),
+            };
+            state.fold(&Entry {
+                at: Timestamp::UNIX_EPOCH,
+                attempt: 0,
+                event,
+            });
+        }
+        assert_eq!(accepted, 33);
+        assert_eq!(state.captain.written_bytes, 33_000_000);
+    }
+}
