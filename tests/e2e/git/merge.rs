@@ -96,6 +96,7 @@ async fn what_a_child_has_done_is_written_into_the_folder_of_its_parent() {
     );
 }
 
+/// Check 26.
 #[tokio::test]
 async fn a_result_without_an_input_is_not_proved_and_a_copied_patch_is() {
     let bed = Bed::new(Push::Never).await;

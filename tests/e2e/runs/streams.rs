@@ -151,7 +151,7 @@ async fn framings_have_the_same_ids_and_a_filter_renumbers_nothing() {
         .collect();
     let wanted: Vec<_> = all
         .iter()
-        .filter(|event| super::types::DESIGN.contains(&event["type"].as_str().unwrap()))
+        .filter(|event| super::members::DESIGN.contains(&event["type"].as_str().unwrap()))
         .cloned()
         .collect();
     assert!(core == wanted, "{core:?}");

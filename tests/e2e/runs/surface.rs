@@ -80,13 +80,6 @@ async fn each_refusal_has_the_envelope() {
         ),
         (
             post(of_runs)
-                .header("content-type", "text/plain")
-                .body("{}"),
-            415,
-            "UNSUPPORTED_MEDIA_TYPE",
-        ),
-        (
-            post(of_runs)
                 .header("content-type", "application/json")
                 .body("{"),
             400,
