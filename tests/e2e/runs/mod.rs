@@ -2,7 +2,6 @@
 
 mod agents;
 mod captain;
-
 mod hostile;
 mod killed;
 mod lifecycle;
