@@ -122,7 +122,7 @@ pub(crate) fn assert_folder_clean(folder: &Path, words: &[Vec<u8>]) {
 async fn gateway() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("ws://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move {
+    forge_base::tasks::Tasks::here().spawn(async move {
         loop {
             let (stream, _) = listener.accept().await.unwrap();
             let mut socket = accept_async(stream).await.unwrap();
