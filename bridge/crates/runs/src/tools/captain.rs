@@ -346,10 +346,11 @@ mod tests {
 
     use super::*;
     use crate::event::{Entry, Event};
+    use crate::request::Approval;
 
     #[test]
     fn documents_are_bounded_together() {
-        let mut state = State::new(Timestamp::UNIX_EPOCH, false, false);
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
         let content = "x".repeat(1_000_000);
         let mut accepted = 0;
         // The same name again counts again: what it replaced was written, too.
