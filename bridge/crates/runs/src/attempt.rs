@@ -285,10 +285,16 @@ async fn push_once(
     let commit = repository.tip(&branch).await?;
     let commit = commit.ok_or_else(|| git::Error::NoRef(branch.to_string()))?;
     failpoint::point("run.push");
-    let published = repository.published(&branch).await?;
-    repository
-        .publish(&branch, published.as_ref(), &commit)
-        .await?;
+    // A branch of an earlier run can have the name; it is asked for only then.
+    match repository.publish(&branch, None, &commit).await {
+        Err(git::Error::Moved { .. }) => {
+            let published = repository.published(&branch).await?;
+            repository
+                .publish(&branch, published.as_ref(), &commit)
+                .await?;
+        }
+        published => published?,
+    }
     failpoint::point("run.pushed");
     Ok((branch, commit))
 }

@@ -125,6 +125,7 @@ impl Driver {
     async fn drive(&mut self) -> store::Result<()> {
         let artifacts = self.inner.store.run_artifacts(self.id).await?;
         self.artifact_bytes = artifacts.iter().map(|artifact| artifact.size).sum();
+        let mut reports = Vec::with_capacity(REPORTS);
         loop {
             self.advance().await?;
             if self.state.end.is_some() {
@@ -133,8 +134,9 @@ impl Driver {
             }
             tokio::select! {
                 Some(asked) = self.asked.recv() => self.answer(asked).await?,
-                Some(report) = self.reports.1.recv() => self.take(report).await?,
-                else => return Ok(()),
+                _ = self.reports.1.recv_many(&mut reports, REPORTS) => {
+                    self.take(std::mem::take(&mut reports)).await?;
+                }
             }
         }
     }
@@ -146,18 +148,19 @@ impl Driver {
                 self.stop.cancel();
             }
             let mut has_changed = false;
+            let (mut scheduled, mut new) = (Vec::new(), Vec::new());
             for action in decide(&self.state, self.inner.config.max_parallel) {
                 match action {
                     Action::Record(transitions) => has_changed |= self.record(transitions).await?,
                     other if self.in_flight.contains(&other) => {}
                     other => {
-                        if let Some(scheduled) = self.scheduled(&other) {
-                            self.append(scheduled, Vec::new()).await?;
-                        }
-                        self.start(other);
+                        scheduled.extend(self.scheduled(&other).unwrap_or_default());
+                        new.push(other);
                     }
                 }
             }
+            self.append(scheduled, Vec::new()).await?;
+            new.into_iter().for_each(|action| self.start(action));
             if !has_changed {
                 return Ok(());
             }
@@ -319,42 +322,42 @@ impl Driver {
         Ok(())
     }
 
-    async fn take(&mut self, report: Report) -> store::Result<()> {
-        match report {
-            Report::Acknowledged(entries) => self.append(entries, Vec::new()).await,
-            Report::Events(entries, TakenOver { dispatch, position }) => {
-                self.taken_over.insert(dispatch, position);
-                if entries.is_empty() {
-                    return Ok(());
+    /// Writes what was reported: all of it in one transaction, but calls after everything before them.
+    async fn take(&mut self, reports: Vec<Report>) -> store::Result<()> {
+        let (mut entries, mut artifacts) = (Vec::new(), Vec::new());
+        for report in reports {
+            match report {
+                Report::Acknowledged(more) => entries.extend(more),
+                Report::Events(more, TakenOver { dispatch, position }) => {
+                    self.taken_over.insert(dispatch, position);
+                    if !more.is_empty() {
+                        failpoint::point("run.take_over");
+                    }
+                    entries.extend(more);
                 }
-                failpoint::point("run.take_over");
-                self.append(entries, Vec::new()).await
-            }
-            Report::Done(action, work) => {
-                self.in_flight.retain(|one| *one != action);
-                let Work {
-                    mut entries,
-                    mut artifacts,
-                    ended,
-                    asks,
-                } = *work;
-                if let Some(dispatch) = ended {
-                    self.taken_over.remove(&dispatch);
-                }
-                let now = self.inner.clock.now();
-                if let Some(asks) = asks {
-                    let work = self.carry_out(asks, &entries, now);
-                    entries.extend(work.entries);
+                Report::Done(action, work) => {
+                    self.in_flight.retain(|one| *one != action);
+                    let mut work = *work;
+                    if let Some(dispatch) = work.ended {
+                        self.taken_over.remove(&dispatch);
+                    }
+                    let now = self.inner.clock.now();
+                    if let Some(asks) = work.asks.take() {
+                        let before = std::mem::take(&mut entries);
+                        self.append(before, std::mem::take(&mut artifacts)).await?;
+                        let more = self.carry_out(asks, &work.entries, now);
+                        work.entries.extend(more.entries);
+                        work.artifacts.extend(more.artifacts);
+                    }
+                    if !work.entries.is_empty() {
+                        failpoint::point("run.settle");
+                    }
+                    entries.extend(at(now, work.entries));
                     artifacts.extend(work.artifacts);
                 }
-                let entries = at(now, entries);
-                if entries.is_empty() {
-                    return Ok(());
-                }
-                failpoint::point("run.settle");
-                self.append(entries, artifacts).await
             }
         }
+        self.append(entries, artifacts).await
     }
 
     /// Carries out the calls of an agent, on the state of this moment.
@@ -372,12 +375,15 @@ impl Driver {
         captain::carry_out(&mut state, self.id, outcome, now)
     }
 
-    /// Appends events with all that follows from them, in one transaction; repeats it while the store is unavailable.
+    /// Appends events, unless there are none, with all that follows from them, in one transaction; repeats it while the store is unavailable.
     async fn append(
         &mut self,
         mut entries: Vec<Entry>,
         artifacts: Vec<Artifact>,
     ) -> store::Result<()> {
+        if entries.is_empty() {
+            return Ok(());
+        }
         let now = self.inner.clock.now();
         let written = artifacts.iter().map(|artifact| Entry {
             at: now,

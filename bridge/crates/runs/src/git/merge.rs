@@ -61,6 +61,9 @@ impl Repository {
     /// Merges the inputs in their order. The same inputs give the same commit, whenever they are merged: its time is
     /// that of the newest input. An input that contains everything before it is taken as it is.
     pub async fn merge(&self, onto: &CommitId, inputs: &[Input]) -> Result<Merge, Error> {
+        if inputs.is_empty() {
+            return Ok(Merge::Done(onto.clone()));
+        }
         let mut added = self.added(onto, inputs).await?;
         let (mut result, mut seconds) = (onto.clone(), i64::MIN);
         for input in inputs {

@@ -63,6 +63,9 @@ impl Repository {
         };
         // A branch that moves while it is pushed is refused by the remote itself, in words of its own.
         let found = self.published(branch).await?;
+        if found.as_ref() == Some(to) {
+            return Ok(());
+        }
         if line.contains("[rejected]") || found.as_ref() != expected {
             return Err(Error::moved(branch, expected, found.as_ref()));
         }
