@@ -11,6 +11,7 @@ pub const POINTS: &[&str] = &[
     "approval.approve.after",
     "approval.reject.before",
     "approval.reject.after",
+    "run.fetch",
     "run.submit",
     "run.take_over",
     "run.settle",

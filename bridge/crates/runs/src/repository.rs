@@ -1,5 +1,6 @@
 //! Beginning and end of the repository of a run.
 
+use forge_base::failpoint;
 use forge_base::id::RunId;
 
 use crate::context::Context;
@@ -8,6 +9,7 @@ use crate::{Inner, Push, Work};
 
 /// Fetches the repository. A failure ends the run.
 pub(crate) async fn attach(context: &Context) -> Work {
+    failpoint::point("run.fetch");
     let attached = match context.repository().await {
         Ok(repository) => Event::RunAttached {
             reference: (context.request.reference.as_deref())
