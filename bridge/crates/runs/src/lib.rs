@@ -293,7 +293,11 @@ impl Runs {
             .git
             .as_ref()
             .map_err(|text| Error::Unavailable(text.clone()))?;
-        let request = RunRequest::read(body, git).map_err(Error::Invalid)?;
+        let mut request = RunRequest::read(body, git).map_err(Error::Invalid)?;
+        let fingerprint = sha256(driver::raw(&request).get());
+        // What applies is what is shown and kept, also if the settings change.
+        request.model = request.model.or_else(|| inner.config.model.clone());
+        request.provider = request.provider.or_else(|| inner.config.provider.clone());
         let now = inner.clock.now();
         let mut state = request.first_state(now);
         let started = Event::RunStarted {
@@ -310,7 +314,7 @@ impl Runs {
         let new = NewRun {
             id,
             key,
-            fingerprint: sha256(request.get()),
+            fingerprint,
             trace_id: Trace::from_header(None).trace_id,
             created_at: now,
             request,
