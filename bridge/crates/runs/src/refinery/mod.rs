@@ -11,7 +11,7 @@ use crate::attempt::{failed, input};
 use crate::check::{self, Checked};
 use crate::context::Context;
 use crate::event::TaskStatus;
-use crate::git::{self, Branch, CommitId, Input, Merge};
+use crate::git::{self, Branch, CommitId, Input, Merge, Repository};
 use merged::merged;
 pub(crate) use settle::{message, settle};
 
@@ -100,8 +100,7 @@ async fn merge_inputs(
     for _ in 0..MERGES {
         let published = repository.fetch(&target).await?;
         let onto = published.as_ref().unwrap_or(repository.base());
-        failpoint::point("run.merge");
-        let commit = match repository.merge(onto, inputs).await? {
+        let commit = match merge_onto(&repository, onto, inputs).await? {
             Merge::Done(commit) => commit,
             Merge::Conflict(conflict) => {
                 return Ok(Ok(Ending::Agent {
@@ -136,6 +135,15 @@ async fn merge_inputs(
     )))
 }
 
+async fn merge_onto(
+    repository: &Repository,
+    onto: &CommitId,
+    inputs: &[Input],
+) -> Result<Merge, git::Error> {
+    failpoint::point("run.merge");
+    repository.merge(onto, inputs).await
+}
+
 /// Pushes what the agent of a refinery has left, merged with what the target has got since.
 async fn publish_settled(context: &Context, refinery: &str, attempt: u32) -> Ended<Ending> {
     let repository = context.repository().await?;
@@ -146,12 +154,11 @@ async fn publish_settled(context: &Context, refinery: &str, attempt: u32) -> End
     for _ in 0..MERGES {
         let published = repository.fetch(&target).await?;
         let onto = published.as_ref().unwrap_or(repository.base());
-        failpoint::point("run.merge");
         let input = Input {
             branch: branch.clone(),
             commit: settled.clone(),
         };
-        let commit = match repository.merge(onto, &[input]).await? {
+        let commit = match merge_onto(&repository, onto, &[input]).await? {
             Merge::Done(commit) => commit,
             Merge::Conflict(conflict) => {
                 let paths = conflict.paths.join(", ");
