@@ -123,6 +123,20 @@ fn files_are_checked_without_load_and_health_with_it() {
         "{warnings}"
     );
     assert!(!warnings.contains("echo"), "{warnings}");
+    // The environment has no PATH.
+    assert!(
+        warnings.contains("runs are not available: git 2.38 or newer is needed"),
+        "{warnings}"
+    );
+    let path = std::env::var("PATH").unwrap();
+    let (_, report) = place.check(&[unusable[0], ("PATH", &path)], &["--load"]);
+    let warnings = report.lines("warnings");
+    assert!(!warnings.contains("runs are"), "{warnings}");
+    let rule = [unusable[0], ("BRIDGE_RUNS_REPOSITORIES", "ftp://a")];
+    let (code, report) = place.check(&rule, &[]);
+    let problems = report.lines("problems");
+    assert_eq!(code, 1);
+    assert!(problems.contains("runs.repositories"), "{problems}");
     let strict = [unusable[0], ("BRIDGE_STRICT", "true")];
     let (code, report) = place.check(&strict, &["--load"]);
     assert_eq!(code, 1);

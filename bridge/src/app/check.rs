@@ -22,7 +22,7 @@ use forge_store_sqlite::Sqlite;
 
 use super::secrets::open_vault;
 use super::users::Users;
-use super::{HALT, Options, external};
+use super::{HALT, Options, external, runs};
 use forge_signals::Terms;
 use forge_signals::forward::Upstream;
 
@@ -76,6 +76,7 @@ pub async fn findings(
     findings.problems.extend(inspection.settings);
     if load && startable {
         adapters(config, options, &mut findings).await?;
+        git(config, &mut findings).await?;
     } else {
         let files = inspection.files.iter();
         findings
@@ -136,6 +137,11 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
         let users = children.and_then(|children| Users::find(config, &children));
         findings.note(users.map(drop));
     }
+    if readable(&["runs", "net", "callback"])
+        && let Ok(guard) = Guard::new(&config.callback.allow)
+    {
+        findings.note(runs::remotes(config, &guard).map(drop));
+    }
     if readable(&["net"]) {
         let client = Guard::new(&[]).map_err(anyhow::Error::from);
         let client = client.and_then(|guard| Ok(net::Client::new(&config.net, guard)?));
@@ -150,6 +156,26 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
         findings.note(exporter.map(drop).map_err(Into::into));
     }
     findings
+}
+
+/// Starts git once; one that cannot be used is a warning, since all but runs works without it.
+async fn git(config: &Config, findings: &mut Findings) -> anyhow::Result<()> {
+    let remotes = Guard::new(&config.callback.allow).map_err(anyhow::Error::from);
+    let Ok(remotes) = remotes.and_then(|guard| runs::remotes(config, &guard)) else {
+        return Ok(());
+    };
+    let folder = TempFolder::create("bridge")?;
+    let children = Children::new(&config.process, CHECK)?;
+    let config = Config {
+        data_dir: folder.path().to_owned(),
+        ..config.clone()
+    };
+    let found = runs::find_git(&config, remotes, &children, CHECK, &Tasks::here()).await;
+    let reason = found.err();
+    findings
+        .warnings
+        .extend(reason.map(|reason| format!("runs are not available: {reason}")));
+    Ok(())
 }
 
 /// Loads every adapter. One that is not healthy is a warning, with `strict` a problem.
