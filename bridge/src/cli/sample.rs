@@ -1,6 +1,8 @@
 //! Sample repository for runs, in `dev` and `demo --run`.
 
+use std::fs::DirBuilder;
 use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -39,13 +41,16 @@ impl Sample {
     /// Creates it below this folder.
     pub(super) fn create(environment: &Environment, folder: &Path) -> anyhow::Result<Self> {
         let folder = folder.join("sample");
-        std::fs::create_dir(&folder)?;
+        DirBuilder::new().mode(0o700).create(&folder)?;
         let sample = Self {
             // As the bridge compares it.
             path: folder.canonicalize()?.join("site.git"),
             search: environment.get("PATH").cloned().unwrap_or_default(),
         };
-        sample.git(&["init", "--quiet", "--bare", "--initial-branch=main"], "")?;
+        // Private, as everything below the data folder.
+        let init = ["init", "--quiet", "--bare", "--initial-branch=main"];
+        let private = ["--shared=0600", "--template="];
+        sample.git(&[&init[..], &private[..]].concat(), "")?;
         sample.git(&["fast-import", "--quiet"], HISTORY)?;
         Ok(sample)
     }
