@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::Router;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::{Value, json};
@@ -32,6 +32,8 @@ use forge_store::record::{RunFilter, RunRecord, RunStatus};
 
 const MAX_LISTED: u64 = 200;
 const MAX_MESSAGE: usize = 256 * 1024;
+/// Reads of a run and its artifacts until no event is between them.
+const CONSISTENT_READS: usize = 8;
 
 const STATUSES: [RunStatus; 7] = [
     RunStatus::Planning,
@@ -127,21 +129,37 @@ async fn show(
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
     let (run, state) = find(store.as_ref(), &id).await?;
-    let tag = format!("\"{}:{}\"", run.id, run.seq);
-    let tagged = [
-        (header::ETAG, tag.clone()),
-        (header::CACHE_CONTROL, "no-cache".to_owned()),
-    ];
+    let [(_, tag), _] = tagged(&run);
     let known = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|value| value.to_str().ok());
     let mut known = known.into_iter().flat_map(|list| list.split(','));
     if known.any(|one| one.trim().trim_start_matches("W/") == tag) {
-        return Ok((StatusCode::NOT_MODIFIED, tagged).into_response());
+        return Ok((StatusCode::NOT_MODIFIED, tagged(&run)).into_response());
     }
-    let artifacts = store.run_artifacts(run.id).await?;
+    let (mut run, mut state) = (run, state);
+    let mut artifacts = store.run_artifacts(run.id).await?;
+    // Both are of one moment, as the tag says. A run that changes all the time is answered in the end.
+    for _ in 0..CONSISTENT_READS {
+        let (later, its_state) = find(store.as_ref(), &id).await?;
+        if later.seq == run.seq {
+            break;
+        }
+        artifacts = store.run_artifacts(run.id).await?;
+        (run, state) = (later, its_state);
+    }
+    let tagged = tagged(&run);
     let cursor = store.log().cursor(run.last_position);
     Ok((tagged, Json(view::whole(&run, &state, &artifacts, &cursor))).into_response())
+}
+
+/// Headers of a run as it is after an event.
+fn tagged(run: &RunRecord) -> [(HeaderName, String); 2] {
+    let tag = format!("\"{}:{}\"", run.id, run.seq);
+    [
+        (header::ETAG, tag),
+        (header::CACHE_CONTROL, "no-cache".to_owned()),
+    ]
 }
 
 async fn tasks(
