@@ -205,7 +205,7 @@ pub(crate) async fn follow(
             .events
             .iter()
             .any(|event| kind::is_terminal(&event.kind));
-        if has_ended || page.more || events.is_due(inner.clock.now()) {
+        if has_ended || events.is_due(inner.clock.now()) {
             let taken = TakenOver { dispatch, position };
             let report = Report::Events(events.flush(inner.clock.now()), taken);
             // The driver has ended: the bridge stops, and the next start follows again.

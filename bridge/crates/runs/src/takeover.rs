@@ -15,6 +15,9 @@ pub(crate) const JOIN_FOR: Duration = Duration::from_millis(50);
 /// Text that is written at once.
 const JOIN_BYTES: usize = 4096;
 
+/// Events that are written although young text is behind them.
+const MANY: usize = 64;
+
 /// Time between two heartbeats of an attempt.
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
@@ -149,9 +152,14 @@ impl Takeover {
         std::mem::take(&mut self.out)
     }
 
-    /// True if something other than young text waits.
+    /// True if something other than young text waits. Events in front of young text wait for it, unless they are many:
+    /// they are written with the position of the dispatch's last event, so the text cannot stay behind.
     pub(crate) fn is_due(&self, now: Timestamp) -> bool {
-        !self.out.is_empty() || self.is_beat_due(now) || self.due().is_some_and(|due| due <= now)
+        let waits = match &self.text {
+            Some(_) => self.out.len() >= MANY,
+            None => !self.out.is_empty(),
+        };
+        waits || self.is_beat_due(now) || self.due().is_some_and(|due| due <= now)
     }
 
     fn is_beat_due(&self, now: Timestamp) -> bool {
@@ -311,7 +319,8 @@ mod tests {
         }
         let now = |millis| Timestamp::from_millisecond(millis).unwrap();
         assert_eq!(all.due(), Some(now(130)));
-        assert!(all.is_due(now(100)), "earlier events wait");
+        assert!(!all.is_due(now(100)), "earlier events wait for the text");
+        assert!(all.is_due(now(130)));
         assert_eq!(
             written(&mut all),
             ["a", "b", "call read", "result read", "c", "d"]
