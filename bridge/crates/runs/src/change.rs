@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::event::{ArtifactType, CrStatus, Event, HoldReason};
-use crate::plan::{Edge, Graph, Node, Overlay, TaskDocument};
+use crate::plan::{Edge, Graph, Node, TaskDocument};
 use crate::state::State;
 use crate::tools::agent::Request;
 use crate::{Artifact, Work};
@@ -51,24 +51,23 @@ impl Addition {
         self.added_nodes.is_empty() && self.added_edges.is_empty()
     }
 
-    fn overlay(&self) -> Overlay {
-        Overlay {
-            added_nodes: self.added_nodes.iter().map(Node::of).collect(),
-            added_edges: self.added_edges.clone(),
-        }
-    }
-
     /// The graph with this, or all faults.
     pub fn graph(&self, state: &State, cr_id: &str) -> Result<Graph, String> {
-        with(state, &self.overlay(), cr_id)
+        with(state, &self.added_nodes, &self.added_edges, cr_id)
     }
 }
 
-/// The graph of a run with an overlay, or all faults.
-pub(crate) fn with(state: &State, overlay: &Overlay, cr_id: &str) -> Result<Graph, String> {
+/// The graph of a run with further tasks and edges, or all faults.
+pub(crate) fn with(
+    state: &State,
+    documents: &[TaskDocument],
+    edges: &[Edge],
+    cr_id: &str,
+) -> Result<Graph, String> {
     let graph = state.graph.as_ref().ok_or("there is no graph yet")?;
+    let nodes: Vec<_> = documents.iter().map(Node::of).collect();
     let name = format!("refinery-{cr_id}");
-    let changed = graph.with(overlay, |id| state.is_pending(id), &name);
+    let changed = graph.with(&nodes, edges, |id| state.is_pending(id), &name);
     changed.map_err(|faults| {
         let faults: Vec<_> = faults.iter().map(|fault| format!("- {fault}")).collect();
         format!("the change is not valid:\n{}", faults.join("\n"))
@@ -174,15 +173,15 @@ fn resolved(id: &str, status: CrStatus, reason: Option<String>) -> Event {
 
 /// Carries out an addition for a request, or rejects the request if the graph has moved on.
 pub(crate) fn apply(state: &State, id: &str, addition: &Addition) -> Work {
-    let overlay = addition.overlay();
-    if let Err(faults) = with(state, &overlay, id) {
+    if let Err(faults) = addition.graph(state, id) {
         return Work {
             entries: vec![(0, resolved(id, CrStatus::Rejected, Some(faults)))],
             ..Work::default()
         };
     }
+    let nodes: Vec<_> = addition.added_nodes.iter().map(Node::of).collect();
     let text = json!({
-        "crId": id, "addedNodes": overlay.added_nodes, "addedEdges": overlay.added_edges
+        "crId": id, "addedNodes": nodes, "addedEdges": addition.added_edges
     });
     let documents = addition.added_nodes.iter().map(|document| Artifact {
         path: format!("tasks/{}.md", document.id),
@@ -197,7 +196,7 @@ pub(crate) fn apply(state: &State, id: &str, addition: &Addition) -> Work {
     let applied = Event::OverlayApplied {
         cr_id: id.to_owned(),
         added_nodes: addition.added_nodes.clone(),
-        added_edges: overlay.added_edges,
+        added_edges: addition.added_edges.clone(),
     };
     Work {
         entries: vec![(0, applied), (0, resolved(id, CrStatus::Applied, None))],
@@ -216,7 +215,7 @@ pub(crate) fn asked_for(state: &State) -> Option<&ChangeRequest> {
 /// Rejection of a request that a turn of the Captain has not answered. After an error or a refused addition it has
 /// further turns.
 pub(crate) fn unanswered(state: &State, id: &str, error: bool, output: &str) -> Option<Event> {
-    let request = state.change_requests.iter().find(|one| one.id == id)?;
+    let request = state.change_request(id)?;
     let has_turns = request.turns < MAX_TURNS;
     let goes_on = has_turns && (error || !state.captain.results.is_empty());
     let is_open = request.status == CrStatus::Approved && !goes_on;

@@ -118,8 +118,7 @@ fn decide_change(
     status: RunStatus,
     id: &str,
 ) -> Result<Vec<(u32, Event)>, NotNow> {
-    let mut requests = state.change_requests.iter();
-    let request = requests.find(|request| request.id == id);
+    let request = state.change_request(id);
     let request = request.ok_or_else(|| NotNow::NoChange(id.to_owned()))?;
     if status.is_ended() || request.status != CrStatus::Pending {
         let details = json!({ "status": request.status });

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::agent::Agent;
 use crate::change::{self, ChangeRequest};
 use crate::event::{Entry, Event, HoldReason};
-use crate::plan::{Edge, Node, Overlay, TaskDocument};
+use crate::plan::{Edge, TaskDocument};
 use crate::state::{Attached, Conflict, Document, Ended, Plan, State, Task, ToolResult};
 use crate::tools::agent::{self as agent_tools, Effect as AgentEffect};
 use crate::tools::captain::{self as captain_tools, Effect};
@@ -228,11 +228,7 @@ impl State {
 
     /// An addition to the graph; one that does not fit changes nothing.
     fn add_to_graph(&mut self, cr_id: &str, documents: &[TaskDocument], edges: &[Edge]) {
-        let overlay = Overlay {
-            added_nodes: documents.iter().map(Node::of).collect(),
-            added_edges: edges.to_vec(),
-        };
-        let Ok(graph) = change::with(self, &overlay, cr_id) else {
+        let Ok(graph) = change::with(self, documents, edges, cr_id) else {
             return;
         };
         for document in documents {

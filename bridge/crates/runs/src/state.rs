@@ -262,6 +262,10 @@ impl State {
         self.user_hold || self.with_status(CrStatus::Pending).next().is_some()
     }
 
+    pub fn change_request(&self, id: &str) -> Option<&ChangeRequest> {
+        self.change_requests.iter().find(|request| request.id == id)
+    }
+
     /// Change requests of a status, the oldest first.
     pub fn with_status(&self, status: CrStatus) -> impl Iterator<Item = &ChangeRequest> {
         let all = self.change_requests.iter();

@@ -350,8 +350,7 @@ impl Transition {
             Transition::Execute => vec![(0, Event::RunExecuting {})],
             Transition::Approve { cr_id } => change::decided(cr_id, CrStatus::Approved, None),
             Transition::Apply { cr_id } => {
-                let mut requests = state.change_requests.iter();
-                let request = requests.find(|request| request.id == *cr_id);
+                let request = state.change_request(cr_id);
                 let addition = request.and_then(|request| request.addition.as_ref());
                 return addition.map_or(Work::default(), |addition| {
                     change::apply(state, cr_id, addition)

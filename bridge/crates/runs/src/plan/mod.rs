@@ -14,7 +14,7 @@ use serde_json::Value;
 
 pub(crate) use check::CAPTAIN;
 pub use check::{Fault, MAX_NODES, check, check_id};
-pub use overlay::{Edge, Overlay};
+pub use overlay::Edge;
 
 /// Refinery that is added if the results of some tasks reach none.
 pub const FINAL_REFINERY: &str = "refinery-final";

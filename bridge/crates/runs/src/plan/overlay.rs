@@ -4,16 +4,6 @@ use serde::{Deserialize, Serialize};
 
 use super::{Fault, Graph, Node};
 
-/// Nodes and edges to add.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Overlay {
-    #[serde(default)]
-    pub added_nodes: Vec<Node>,
-    #[serde(default)]
-    pub added_edges: Vec<Edge>,
-}
-
 /// Makes `to` depend on `from`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -22,27 +12,22 @@ pub struct Edge {
     pub to: String,
 }
 
-impl Overlay {
-    pub fn is_empty(&self) -> bool {
-        self.added_nodes.is_empty() && self.added_edges.is_empty()
-    }
-}
-
 impl Graph {
-    /// This graph with an overlay. `is_pending` tells whether a node of this graph has not begun; others get no new
+    /// This graph with further nodes and edges. `is_pending` tells whether a node of this graph has not begun; others get no new
     /// dependencies. Results that reach no refinery go to `refinery-final` if it is pending, else to a refinery of
     /// this change, `name`.
     pub fn with(
         &self,
-        overlay: &Overlay,
+        added_nodes: &[Node],
+        added_edges: &[Edge],
         is_pending: impl Fn(&str) -> bool,
         name: &str,
     ) -> Result<Self, Vec<Fault>> {
         let mut nodes = self.0.clone();
         let mut faults = Vec::new();
         let is_old = |id: &str| self.0.iter().any(|node| node.id == id);
-        nodes.extend(overlay.added_nodes.iter().cloned());
-        for Edge { from, to } in &overlay.added_edges {
+        nodes.extend(added_nodes.iter().cloned());
+        for Edge { from, to } in added_edges {
             if is_old(to) && !is_pending(to) {
                 faults.push(Fault::at(to, "has begun, so it gets no new dependency"));
             } else if let Some(node) = nodes.iter_mut().find(|node| node.id == *to) {

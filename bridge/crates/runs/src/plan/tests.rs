@@ -123,32 +123,28 @@ fn an_overlay_adds_in_front_of_pending_nodes_only() {
         from: from.to_owned(),
         to: to.to_owned(),
     };
-    let overlay = Overlay {
-        added_nodes: vec![node("n", &["a"])],
-        added_edges: vec![edge("n", "b")],
-    };
+    let nodes = [node("n", &["a"])];
+    let edges = [edge("n", "b")];
     let pending = |id: &str| id != "a";
-    let changed = graph.with(&overlay, pending, "refinery-cr").unwrap();
+    let changed = graph.with(&nodes, &edges, pending, "refinery-cr").unwrap();
     assert_eq!(changed.nodes()[1].dependencies, ["a", "n"]);
     assert_eq!(changed.nodes().len(), 4);
-    let faults = graph.with(&overlay, |_| false, "refinery-cr").unwrap_err();
+    let faults = graph
+        .with(&nodes, &edges, |_| false, "refinery-cr")
+        .unwrap_err();
     assert_eq!(
         faults[0].to_string(),
         "\"b\": has begun, so it gets no new dependency"
     );
-    let alone = Overlay {
-        added_nodes: vec![node("n", &[])],
-        ..Overlay::default()
-    };
-    let changed = graph.with(&alone, pending, "refinery-cr").unwrap();
+    let alone = [node("n", &[])];
+    let changed = graph.with(&alone, &[], pending, "refinery-cr").unwrap();
     assert_eq!(changed.nodes()[2].dependencies, ["b", "n"]);
-    let changed = graph.with(&alone, |_| false, "refinery-cr").unwrap();
+    let changed = graph.with(&alone, &[], |_| false, "refinery-cr").unwrap();
     assert_eq!(changed.nodes().last().unwrap().dependencies, ["n"]);
-    let cycle = Overlay {
-        added_edges: vec![edge("n", "b"), edge("b", "n")],
-        ..overlay
-    };
-    let faults = graph.with(&cycle, pending, "refinery-cr").unwrap_err();
+    let cycle = [edge("n", "b"), edge("b", "n")];
+    let faults = graph
+        .with(&nodes, &cycle, pending, "refinery-cr")
+        .unwrap_err();
     assert!(faults[0].to_string().starts_with("a cycle"), "{faults:?}");
 }
 

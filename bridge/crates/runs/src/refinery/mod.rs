@@ -4,6 +4,8 @@
 mod merged;
 mod settle;
 
+use std::slice;
+
 use forge_base::failpoint;
 
 use crate::Work;
@@ -11,7 +13,7 @@ use crate::attempt::{failed, input};
 use crate::check::{self, Checked};
 use crate::context::Context;
 use crate::event::TaskStatus;
-use crate::git::{self, Branch, CommitId, Input, Merge, Repository};
+use crate::git::{self, Branch, CommitId, Input, Merge};
 use merged::merged;
 pub(crate) use settle::{message, settle};
 
@@ -62,7 +64,7 @@ pub(crate) async fn merge(context: &Context, refinery: &str, attempt: u32) -> Wo
     let inputs = Inputs::of(context, refinery);
     let done = match is_settled {
         true => publish_settled(context, refinery, attempt).await,
-        false => merge_inputs(context, refinery, &inputs).await,
+        false => publish(context, refinery, &inputs.inputs, None).await,
     };
     let work = match done {
         Ok(Ok(Ending::Merged { commit, tests })) => {
@@ -87,102 +89,81 @@ pub(crate) async fn merge(context: &Context, refinery: &str, attempt: u32) -> Wo
 
 type Ended<T> = Result<Result<T, String>, git::Error>;
 
-/// Merges what git can merge, and pushes it if the checks pass and its document asks for nothing more.
-async fn merge_inputs(
+/// Pushes what the agent of a refinery has left, merged with what the target has got since.
+async fn publish_settled(context: &Context, refinery: &str, attempt: u32) -> Ended<Ending> {
+    let repository = context.repository().await?;
+    let branch = Branch::of_attempt(refinery, attempt)?;
+    let tip = repository.tip(&branch).await?;
+    let commit = tip.ok_or_else(|| git::Error::NoRef(branch.to_string()))?;
+    let input = Input { branch, commit };
+    publish(
+        context,
+        refinery,
+        slice::from_ref(&input),
+        Some(&input.commit),
+    )
+    .await
+}
+
+/// Merges with the target and pushes the result if the checks pass, again while the target moves. What does not merge
+/// or pass goes to an agent, also if the document asks for more; if an agent has `settled` it, that is a failure.
+async fn publish(
     context: &Context,
     refinery: &str,
-    Inputs { inputs, .. }: &Inputs,
+    inputs: &[Input],
+    settled: Option<&CommitId>,
 ) -> Ended<Ending> {
     let repository = context.repository().await?;
     let target = Branch::of_run(&context.run.to_string())?;
     let document = context.state.documents.get(refinery);
     let has_instructions = document.is_some_and(|document| document.has_instructions);
+    let agent = |at, task| Ok(Ok(Ending::Agent { at, task }));
     for _ in 0..MERGES {
         let published = repository.fetch(&target).await?;
         let onto = published.as_ref().unwrap_or(repository.base());
-        let commit = match merge_onto(&repository, onto, inputs).await? {
+        failpoint::point("run.merge");
+        let commit = match repository.merge(onto, inputs).await? {
             Merge::Done(commit) => commit,
-            Merge::Conflict(conflict) => {
-                return Ok(Ok(Ending::Agent {
-                    at: conflict.onto.clone(),
-                    task: Trouble {
-                        conflict: Some(conflict),
-                        failed: None,
-                    },
-                }));
-            }
-        };
-        if has_instructions {
-            let task = Trouble::default();
-            return Ok(Ok(Ending::Agent { at: commit, task }));
-        }
-        let tests = check::run(context, &commit).await?;
-        if let Some(failed) = tests.as_ref().filter(|tests| tests.report.is_some()) {
-            let task = Trouble {
-                conflict: None,
-                failed: Some(failed.clone()),
-            };
-            return Ok(Ok(Ending::Agent { at: commit, task }));
-        }
-        let pushed = repository.publish(&target, published.as_ref(), &commit);
-        match pushed.await {
-            Err(git::Error::Moved { .. }) => {}
-            pushed => return pushed.map(|_| Ok(Ending::Merged { commit, tests })),
-        }
-    }
-    Ok(Err(format!(
-        "{target} moved during each of {MERGES} merges"
-    )))
-}
-
-async fn merge_onto(
-    repository: &Repository,
-    onto: &CommitId,
-    inputs: &[Input],
-) -> Result<Merge, git::Error> {
-    failpoint::point("run.merge");
-    repository.merge(onto, inputs).await
-}
-
-/// Pushes what the agent of a refinery has left, merged with what the target has got since.
-async fn publish_settled(context: &Context, refinery: &str, attempt: u32) -> Ended<Ending> {
-    let repository = context.repository().await?;
-    let target = Branch::of_run(&context.run.to_string())?;
-    let branch = Branch::of_attempt(refinery, attempt)?;
-    let tip = repository.tip(&branch).await?;
-    let settled = tip.ok_or_else(|| git::Error::NoRef(branch.to_string()))?;
-    for _ in 0..MERGES {
-        let published = repository.fetch(&target).await?;
-        let onto = published.as_ref().unwrap_or(repository.base());
-        let input = Input {
-            branch: branch.clone(),
-            commit: settled.clone(),
-        };
-        let commit = match merge_onto(&repository, onto, &[input]).await? {
-            Merge::Done(commit) => commit,
-            Merge::Conflict(conflict) => {
+            Merge::Conflict(conflict) if settled.is_some() => {
                 let paths = conflict.paths.join(", ");
-                return Ok(Err(format!(
-                    "{target} has got changes that conflict in {paths}"
-                )));
+                let text = format!("{target} has got changes that conflict in {paths}");
+                return Ok(Err(text));
+            }
+            Merge::Conflict(conflict) => {
+                let at = conflict.onto.clone();
+                let conflict = Some(conflict);
+                let failed = None;
+                return agent(at, Trouble { conflict, failed });
             }
         };
-        if commit != settled
-            && let Some(tests) = check::run(context, &commit).await?
-            && let Some(report) = tests.report
-        {
-            return Ok(Err(report));
+        if settled.is_none() && has_instructions {
+            return agent(commit, Trouble::default());
         }
-        let pushed = repository.publish(&target, published.as_ref(), &commit);
-        match pushed.await {
-            Err(git::Error::Moved { .. }) => {}
-            pushed => {
-                return pushed.map(|_| {
-                    Ok(Ending::Merged {
-                        commit,
-                        tests: None,
-                    })
-                });
+        let tests = match settled {
+            // It has passed them.
+            Some(known) if *known == commit => None,
+            Some(_) | None => check::run(context, &commit).await?,
+        };
+        match tests {
+            Some(tests) if tests.report.is_some() && settled.is_none() => {
+                let conflict = None;
+                let failed = Some(tests);
+                return agent(commit, Trouble { conflict, failed });
+            }
+            Some(Checked {
+                report: Some(report),
+                ..
+            }) => return Ok(Err(report)),
+            tests => {
+                let pushed = repository.publish(&target, published.as_ref(), &commit);
+                match pushed.await {
+                    Err(git::Error::Moved { .. }) => {}
+                    pushed => {
+                        // Those of an agent's work were told when it ended.
+                        let tests = tests.filter(|_| settled.is_none());
+                        return pushed.map(|_| Ok(Ending::Merged { commit, tests }));
+                    }
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::captain::overlay_schema;
-use super::{check_addition, read};
+use super::read;
 use crate::agent::MAX_AGENTS;
 use crate::change::{Addition, MAX_CHANGE_REQUESTS};
 use crate::plan::AgentType;
@@ -150,7 +150,6 @@ fn emit_cr(state: &State, args: &Value) -> Result<Effect, String> {
     let request: Request = read(args)?;
     check_text("title", &request.title)?;
     check_text("reason", &request.reason)?;
-    check_addition(args)?;
     let unknown = request.affected_tasks.iter();
     let unknown: Vec<_> = unknown
         .filter(|id| !state.tasks.contains_key(*id))
