@@ -8,7 +8,8 @@ use forge_dispatch::submit::SubmitHeaders;
 
 use crate::change;
 use crate::context::Context;
-use crate::event::{ArtifactType, CrStatus, Entry, Event, Role};
+use crate::draft::Draft;
+use crate::event::{ArtifactType, CrStatus, Event, Role};
 use crate::git::{self, Branch};
 use crate::plan::{CAPTAIN, Graph};
 use crate::state::{Plan, State};
@@ -109,34 +110,26 @@ fn message(content: String) -> Event {
 /// Events of a turn: what it cost, what it says, and the calls of its tools, which are carried out here. `state` is that
 /// before the end of the turn.
 pub(crate) fn carry_out(state: &mut State, run: RunId, outcome: Outcome, now: Timestamp) -> Work {
-    let mut work = Work::default();
-    let write = |state: &mut State, work: &mut Work, event: Event| {
-        state.fold(&Entry {
-            at: now,
-            attempt: 0,
-            event: event.clone(),
-        });
-        work.entries.push((0, event));
-    };
-    let asked_for = change::asked_for(state).map(|request| request.id.clone());
-    write(state, &mut work, outcome.usage(None, None));
+    let mut draft = Draft::new(state, now);
+    let asked_for = change::asked_for(draft.state).map(|request| request.id.clone());
+    draft.write(0, outcome.usage(None, None));
     let mut said = outcome.output.clone();
     if let Some((code, text)) = &outcome.error {
         said = format!("The Captain cannot answer ({code}): {text}");
     }
     if !said.trim().is_empty() {
-        write(state, &mut work, message(said.clone()));
+        draft.write(0, message(said.clone()));
     }
     let is_error = outcome.error.is_some();
     let calls = outcome.tool_calls.into_iter().filter(|_| !is_error);
     for call in calls {
-        let effect = tools::call(state, &call.name, &call.input);
+        let effect = tools::call(draft.state, &call.name, &call.input);
         let called = Event::CaptainToolCall {
             tool_name: call.name.clone(),
             args: call.input,
             call_id: call.tool_call_id.clone(),
         };
-        write(state, &mut work, called);
+        draft.write(0, called);
         let (result, is_error) = match &effect {
             Ok(effect) => (told(effect), false),
             Err(text) => (json!(text), true),
@@ -147,10 +140,10 @@ pub(crate) fn carry_out(state: &mut State, run: RunId, outcome: Outcome, now: Ti
             call_id: call.tool_call_id,
             is_error,
         };
-        write(state, &mut work, answered);
+        draft.write(0, answered);
         match effect {
             Ok(Effect::Spec { name, content }) => {
-                work.artifacts.push(artifact(
+                draft.work.artifacts.push(artifact(
                     format!("specs/{name}.md"),
                     ArtifactType::Spec,
                     content,
@@ -158,35 +151,39 @@ pub(crate) fn carry_out(state: &mut State, run: RunId, outcome: Outcome, now: Ti
             }
             Ok(Effect::Task(document)) => {
                 let path = format!("tasks/{}.md", document.id);
-                work.artifacts
+                draft
+                    .work
+                    .artifacts
                     .push(artifact(path, ArtifactType::Task, document.render()));
             }
             Ok(Effect::Graph(graph)) => {
                 let finalized = Event::PlanFinalized {
                     total_tasks: graph.nodes().len() - graph.refineries(),
                     total_refineries: graph.refineries(),
-                    spec_count: state.specs.len(),
+                    spec_count: draft.state.specs.len(),
                 };
-                write(state, &mut work, finalized);
+                draft.write(0, finalized);
                 let text = dag(run, now, &graph);
-                work.artifacts
+                draft
+                    .work
+                    .artifacts
                     .push(artifact("dag.json".to_owned(), ArtifactType::Dag, text));
             }
             Ok(Effect::Overlay { cr_id, overlay }) => {
-                let applied = change::apply(state, &cr_id, &overlay);
+                let applied = change::apply(draft.state, &cr_id, &overlay);
                 for (_, event) in applied.entries {
-                    write(state, &mut work, event);
+                    draft.write(0, event);
                 }
-                work.artifacts.extend(applied.artifacts);
+                draft.work.artifacts.extend(applied.artifacts);
             }
             Err(_) => {}
         }
     }
-    let unanswered = asked_for.and_then(|id| change::unanswered(state, &id, is_error, &said));
+    let unanswered = asked_for.and_then(|id| change::unanswered(draft.state, &id, is_error, &said));
     if let Some(rejected) = unanswered {
-        write(state, &mut work, rejected);
+        draft.write(0, rejected);
     }
-    work
+    draft.work
 }
 
 fn artifact(path: String, kind: ArtifactType, content: String) -> Artifact {

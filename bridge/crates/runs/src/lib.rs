@@ -11,6 +11,7 @@ mod check;
 pub mod command;
 mod context;
 pub mod decide;
+mod draft;
 mod driver;
 pub mod event;
 mod fold;

@@ -1,7 +1,8 @@
 //! Calls of tools of the bridge by an agent of an attempt.
 
 use super::Place;
-use crate::event::{Entry, Event};
+use crate::draft::Draft;
+use crate::event::Event;
 use crate::state::State;
 use crate::step::ToolCall;
 use crate::tools::agent::{self as tools, Effect};
@@ -14,18 +15,10 @@ pub(crate) fn carry_out(
     calls: Vec<ToolCall>,
     now: jiff::Timestamp,
 ) -> Work {
-    let mut work = Work::default();
-    let write = |state: &mut State, work: &mut Work, attempt: u32, event: Event| {
-        state.fold(&Entry {
-            at: now,
-            attempt,
-            event: event.clone(),
-        });
-        work.entries.push((attempt, event));
-    };
+    let mut draft = Draft::new(state, now);
     let Place { task, attempt, .. } = place;
     for call in calls {
-        let effect = tools::call(state, task, place.agent, &call.name, &call.input);
+        let effect = tools::call(draft.state, task, place.agent, &call.name, &call.input);
         let asked = Event::ToolCall {
             task_id: task.clone(),
             tool_name: call.name.clone(),
@@ -33,20 +26,20 @@ pub(crate) fn carry_out(
             call_id: call.tool_call_id.clone(),
             agent: place.number(),
         };
-        write(state, &mut work, *attempt, asked);
+        draft.write(*attempt, asked);
         let (result, is_error) = match effect {
             // Its result is the report of the agent.
             Ok(Effect::Spawn(_)) => continue,
             Ok(Effect::Subtasks(subtasks)) => (format!("{} subtasks", subtasks.len()), false),
             Ok(Effect::Request(_)) => {
-                let Some(request) = state.change_requests.last() else {
+                let Some(request) = draft.state.change_requests.last() else {
                     continue;
                 };
                 let told = format!("{} waits for an approval; go on without it", request.id);
                 let change::Emitted { entries, artifact } = request.emitted();
-                work.artifacts.push(artifact);
+                draft.work.artifacts.push(artifact);
                 for event in entries {
-                    write(state, &mut work, 0, event);
+                    draft.write(0, event);
                 }
                 (told, false)
             }
@@ -60,7 +53,7 @@ pub(crate) fn carry_out(
             call_id: call.tool_call_id,
             agent: place.number(),
         };
-        write(state, &mut work, *attempt, answered);
+        draft.write(*attempt, answered);
     }
-    work
+    draft.work
 }
