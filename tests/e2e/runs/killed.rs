@@ -20,17 +20,27 @@ async fn continued(
     home.set("PATH", &std::env::var("PATH").unwrap());
     home.set(VARIABLE, point);
     let bridge = home.start();
-    let run = create(&bridge.api, request).await;
-    // The bridge can be gone before it has answered.
-    let body = json!({"runId": run, "message": message});
-    let posted = bridge.api.request(Method::POST, "/api/v1/captain/message");
-    let is_told = posted.json_body(&body).send().await.is_ok();
+    // The bridge can be gone before it has answered, but not before the run is on disk.
+    let posted = bridge.api.request(Method::POST, "/api/v1/runs");
+    let created = match posted.json_body(request).send().await {
+        Ok(answer) => answer.json::<Value>().await.ok(),
+        Err(_) => None,
+    };
+    let mut is_told = false;
+    if let Some(created) = &created {
+        let body = json!({"runId": created["runId"], "message": message});
+        let posted = bridge.api.request(Method::POST, "/api/v1/captain/message");
+        is_told = posted.json_body(&body).send().await.is_ok();
+    }
     let status = bridge.ended().await;
     assert_eq!(status.signal(), Some(9), "{point} was not reached");
     home.variables.remove(VARIABLE);
 
     let bridge = home.start();
     let api = &bridge.api;
+    let (_, listed) = api.get("/api/v1/runs").await;
+    assert_eq!(listed["runs"].as_array().unwrap().len(), 1, "{point}");
+    let run = listed["runs"][0]["runId"].as_str().unwrap().to_owned();
     if !is_told {
         let events = page(api, &run, "0").await;
         if of(&events, "captain.user_message").is_empty() {
