@@ -24,7 +24,7 @@ use rustix::process::{
 };
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
 use super::reaper::{self, Executable};
 use super::{ORPHANS_EVERY, STORE_VARIABLE, depth, proc, user};
@@ -154,7 +154,7 @@ async fn supervise(order: &Order) -> Result<u8, Failure> {
     let_go_of_stdio();
 
     let executable = Executable::running();
-    let mut orphans = interval(ORPHANS_EVERY);
+    let mut orphans = interval_at(Instant::now() + ORPHANS_EVERY, ORPHANS_EVERY);
     orphans.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut deadline: Option<Instant> = None;
     loop {
