@@ -11,6 +11,8 @@ use super::repository::{FETCH, make_repository, remove_folder};
 use super::tree::{SUBMODULE, Tree};
 use super::{Branch, CommitId, Error, Repository};
 
+const FILL: &str = r#"git "$@" && exec git reset --quiet --hard"#;
+
 /// Folder of an attempt. Cheap to clone.
 #[derive(Clone)]
 pub struct Checkout {
@@ -54,21 +56,17 @@ impl Repository {
         discard(new.clone()).await?;
         make_folder(&new)?;
         let own = new.join(".git");
-        let step = |args: &[&str]| {
-            let step = self.git().step(&own, args);
-            // It is made again if the machine fails.
-            let step = step.setting("core.fsync", "none");
-            step.env("GIT_WORK_TREE", new.to_string_lossy())
-        };
         make_repository(&own, false, branch, self.base())?;
-        let fetch = step(&FETCH).env("GIT_ALLOW_PROTOCOL", "file");
+        let fetch = self.git().step(&own, &FETCH).script(FILL);
+        // It is made again if the machine fails.
+        let fetch = fetch.setting("core.fsync", "none");
         let fetch = fetch.setting("fetch.fsckObjects", "false");
-        let fetch = fetch
-            .arg("--update-head-ok")
-            .arg(self.bare().to_string_lossy());
-        let refs = format!("{source}:refs/heads/{branch}");
-        fetch.arg(refs).bytes().await?;
-        step(&["reset", "--quiet", "--hard"]).bytes().await?;
+        let fetch = fetch.env("GIT_ALLOW_PROTOCOL", "file");
+        let fetch = fetch.env("GIT_WORK_TREE", new.to_string_lossy());
+        let fetch = fetch.arg("--update-head-ok");
+        let fetch = fetch.arg(self.bare().to_string_lossy());
+        let fetch = fetch.arg(format!("{source}:refs/heads/{branch}"));
+        fetch.bytes().await?;
         fs::rename(&new, folder).map_err(|error| Error::file(folder, error))
     }
 }

@@ -22,6 +22,11 @@ const REPORTED: usize = 100;
 /// Number of files that wait for git while a commit is written.
 const WAITING: usize = 2;
 
+/// Lists the files of a commit, a line of its own, and the files of the folder that are not ignored.
+const LIST: &str =
+    r#"git "$@" && printf '/\0' && exec git ls-files -z --others --exclude-standard"#;
+const BETWEEN: &[u8] = b"/";
+
 /// Message and time of a commit.
 #[derive(Clone, Debug)]
 pub struct Message {
@@ -62,15 +67,14 @@ impl Checkout {
                 parents.push(parent);
             }
         }
-        let tracked = git(&["ls-tree", "-r", "-z", "--full-tree", tip.as_str()]);
-        let tracked = tracked_files(&tracked.bytes().await?)?;
         // The index is empty, so all files are listed, and none is looked for in a submodule.
         let index = self.repository.bare().join("no-index");
-        let present = git(&["ls-files", "-z", "--others", "--exclude-standard"]);
-        let present = present.env("GIT_INDEX_FILE", index.to_string_lossy());
-        let present = present.env("GIT_WORK_TREE", self.folder.to_string_lossy());
-        let present = present.bytes().await?;
+        let list = git(&["ls-tree", "-r", "-z", "--full-tree", tip.as_str()]).script(LIST);
+        let list = list.env("GIT_INDEX_FILE", index.to_string_lossy());
+        let list = list.env("GIT_WORK_TREE", self.folder.to_string_lossy());
+        let listed = list.bytes().await?;
         let (folder, digits) = (self.folder.clone(), tip.as_str().len());
+        let (tracked, present) = files(&listed)?;
         let comparing = spawn_blocking(move || compare(&folder, &tracked, &present, digits));
         let found = blocking(comparing, &self.folder).await?;
         let changed = found.removed.iter().chain(&found.written);
@@ -125,27 +129,33 @@ struct Comparison {
 /// Mode and id of each path.
 type Tracked = BTreeMap<Vec<u8>, (String, String)>;
 
-fn tracked_files(listed: &[u8]) -> Result<Tracked, Error> {
+/// Tracked files, and all that are present, in the output of [`LIST`].
+fn files(listed: &[u8]) -> Result<(Tracked, Vec<Vec<u8>>), Error> {
+    let mut lines = parts(listed);
     let file = |line: &[u8]| {
         let tab = line.iter().position(|byte| *byte == b'\t')?;
         let mut words = str::from_utf8(&line[..tab]).ok()?.split(' ');
         let (mode, id) = (words.next()?, words.nth(1)?);
         Some((line[tab + 1..].to_vec(), (mode.to_owned(), id.to_owned())))
     };
-    let files = parts(listed).map(file).collect::<Option<_>>();
-    files.ok_or(Error::Unexpected("ls-tree"))
+    let tracked = lines.by_ref().take_while(|line| *line != BETWEEN);
+    let tracked = tracked.map(file).collect::<Option<_>>();
+    let tracked = tracked.ok_or(Error::Unexpected("ls-tree"))?;
+    Ok((tracked, lines.map(<[u8]>::to_vec).collect()))
 }
 
 fn compare(
     folder: &Path,
     tracked: &Tracked,
-    present: &[u8],
+    present: &[Vec<u8>],
     digits: usize,
 ) -> io::Result<Comparison> {
     let tree = Tree::open(folder)?;
     let mut found = Comparison::default();
     let tracked_paths = tracked.keys().map(Vec::as_slice);
-    let paths: BTreeSet<&[u8]> = tracked_paths.chain(parts(present)).collect();
+    let paths: BTreeSet<&[u8]> = tracked_paths
+        .chain(present.iter().map(Vec::as_slice))
+        .collect();
     for path in paths {
         match difference(&tree, path, tracked, digits)? {
             Difference::None => {}

@@ -8,6 +8,10 @@ use super::{Branch, CommitId, Error, Repository};
 pub(super) const AUTHOR: &str = "forge-bridge";
 pub(super) const EMAIL: &str = "forge-bridge@localhost";
 
+/// Merges two commits and commits the tree. Ends with 1 if there are conflicts.
+const MERGE: &str =
+    r#"tree=$(git "$@") && exec git commit-tree -m "$SUBJECT" "$tree" -p "$OURS" -p "$THEIRS""#;
+
 /// Commit to merge, and the branch that it is from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Input {
@@ -87,19 +91,10 @@ impl Repository {
                 result = input.commit.clone();
                 continue;
             }
-            let (tree, paths) = self.merge_tree(&result, &input.commit).await?;
-            if !paths.is_empty() {
-                return Ok(Merge::Conflict(Conflict {
-                    onto: result,
-                    input: input.clone(),
-                    tree,
-                    paths,
-                }));
+            match self.merge_one(&result, input, seconds).await? {
+                Some(merged) => result = merged,
+                None => return self.conflict(result, input).await.map(Merge::Conflict),
             }
-            let subject = format!("Merge {}", input.branch);
-            result = self
-                .commit_tree(&tree, [&result, &input.commit], &subject, seconds)
-                .await?;
         }
         Ok(Merge::Done(result))
     }
@@ -125,27 +120,50 @@ impl Repository {
         commits.ok_or(Error::Unexpected("rev-list"))
     }
 
-    /// Merged tree, and the paths with conflicts.
-    async fn merge_tree(
+    /// Commit of a merge; `None` if there are conflicts.
+    async fn merge_one(
         &self,
         ours: &CommitId,
-        theirs: &CommitId,
-    ) -> Result<(CommitId, Vec<String>), Error> {
-        let step = [
-            "merge-tree",
-            "--write-tree",
-            "-z",
-            "--name-only",
-            "--no-messages",
-            "--allow-unrelated-histories",
-        ];
-        let output = self
-            .step(&step)
-            .arg(ours.as_str())
-            .arg(theirs.as_str())
-            .run()
-            .await?;
-        if !matches!(output.code, 0 | 1) {
+        theirs: &Input,
+        seconds: i64,
+    ) -> Result<Option<CommitId>, Error> {
+        let mut step = self.step(&["merge-tree", "--write-tree", "--no-messages"]);
+        step = step.arg("--allow-unrelated-histories").script(MERGE);
+        for commit in [ours, &theirs.commit] {
+            step = step.arg(commit.as_str());
+        }
+        for (name, value) in [
+            ("OURS", ours.to_string()),
+            ("THEIRS", theirs.commit.to_string()),
+            ("SUBJECT", format!("Merge {}", theirs.branch)),
+        ] {
+            step = step.env(name, value);
+        }
+        for role in ["AUTHOR", "COMMITTER"] {
+            step = step.env(&format!("GIT_{role}_NAME"), AUTHOR);
+            step = step.env(&format!("GIT_{role}_EMAIL"), EMAIL);
+            step = step.env(&format!("GIT_{role}_DATE"), format!("@{seconds} +0000"));
+        }
+        let output = step.run().await?;
+        match output.code {
+            0 => {
+                let id = String::from_utf8_lossy(&output.stdout);
+                let id = CommitId::parse(id.trim_end());
+                id.ok_or(Error::Unexpected("commit-tree")).map(Some)
+            }
+            1 => Ok(None),
+            _ => Err(output.failure()),
+        }
+    }
+
+    /// The conflict of a merge.
+    async fn conflict(&self, onto: CommitId, input: &Input) -> Result<Conflict, Error> {
+        let step = self.step(&["merge-tree", "--write-tree", "--no-messages"]);
+        let step = step.arg("--allow-unrelated-histories");
+        let step = step.arg("-z").arg("--name-only");
+        let step = step.arg(onto.as_str()).arg(input.commit.as_str());
+        let output = step.run().await?;
+        if output.code != 1 {
             return Err(output.failure());
         }
         let text = String::from_utf8_lossy(&output.stdout);
@@ -154,32 +172,16 @@ impl Repository {
             .map(str::trim_end)
             .filter(|part| !part.is_empty());
         let tree = parts.next().and_then(CommitId::parse);
-        let tree = tree.ok_or(Error::Unexpected("merge-tree"))?;
         let paths: Vec<String> = parts.map(str::to_owned).collect();
-        match (output.code, paths.is_empty()) {
-            (0, true) | (1, false) => Ok((tree, paths)),
+        match tree {
+            Some(tree) if !paths.is_empty() => Ok(Conflict {
+                onto,
+                input: input.clone(),
+                tree,
+                paths,
+            }),
             _ => Err(Error::Unexpected("merge-tree")),
         }
-    }
-
-    async fn commit_tree(
-        &self,
-        tree: &CommitId,
-        [ours, theirs]: [&CommitId; 2],
-        subject: &str,
-        seconds: i64,
-    ) -> Result<CommitId, Error> {
-        let parents = ["-p", ours.as_str(), "-p", theirs.as_str()];
-        let mut step = self.step(&["commit-tree", "-m", subject, tree.as_str()]);
-        for parent in parents {
-            step = step.arg(parent);
-        }
-        for role in ["AUTHOR", "COMMITTER"] {
-            step = step.env(&format!("GIT_{role}_NAME"), AUTHOR);
-            step = step.env(&format!("GIT_{role}_EMAIL"), EMAIL);
-            step = step.env(&format!("GIT_{role}_DATE"), format!("@{seconds} +0000"));
-        }
-        CommitId::parse(&step.text().await?).ok_or(Error::Unexpected("commit-tree"))
     }
 
     /// Proves that a commit contains all inputs, or names those that it does not contain.

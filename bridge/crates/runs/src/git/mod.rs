@@ -17,6 +17,7 @@ use forge_net::SendError;
 
 mod checkout;
 mod commit;
+mod lock;
 mod merge;
 mod name;
 mod program;

@@ -110,14 +110,17 @@ impl Git {
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .to_vec(),
             input: Input::Bytes(Vec::new()),
+            script: None,
         }
     }
 }
 
-/// One start of git.
+/// One start of git, or of a script that starts it several times, since the start of a supervisor costs more than most
+/// commands of git.
 pub(super) struct Step<'a> {
     git: &'a Inner,
     args: Vec<String>,
+    script: Option<&'static str>,
     env: BTreeMap<String, SecretString>,
     settings: Vec<(String, String)>,
     input: Input,
@@ -156,6 +159,12 @@ impl Step<'_> {
         self
     }
 
+    /// Has `sh` run this script, with the arguments of the step as its own. It finds `git` in its `PATH`.
+    pub(super) fn script(mut self, script: &'static str) -> Self {
+        self.script = Some(script);
+        self
+    }
+
     pub(super) fn input(mut self, input: Input) -> Self {
         self.input = input;
         self
@@ -190,9 +199,14 @@ impl Step<'_> {
             self = self.env(&format!("GIT_CONFIG_VALUE_{number}"), value);
         }
         let (git, input) = (self.git, self.input);
+        let (command, before) = match self.script {
+            None => (git.program.clone(), vec![]),
+            Some(script) => (PathBuf::from("/bin/sh"), vec!["-c", script, "git"]),
+        };
+        let before = before.into_iter().map(str::to_owned);
         let program = Program {
-            command: git.program.clone(),
-            args: self.args,
+            command,
+            args: before.chain(self.args).collect(),
             env: self.env,
         };
         let unusable = |error| Error::file(&git.program, error);

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::lock::Lock;
 use super::name::{check_id, is_ref};
 use super::program::{Output, Step, make_folder};
 use super::remote::Side;
@@ -154,12 +155,18 @@ impl Repository {
     pub async fn tip(&self, branch: &Branch) -> Result<Option<CommitId>, Error> {
         // Git keeps a branch that it has written in a file, until refs are packed, which nothing does here. Reading it
         // spares a process in each step of an attempt.
-        let file = self.bare().join(branch.full());
-        if let Some(commit) = fs::read_to_string(file)
-            .ok()
-            .and_then(|text| CommitId::parse(text.trim_end()))
-        {
-            return Ok(Some(commit));
+        match fs::read_to_string(self.bare().join(branch.full())) {
+            Ok(text) => {
+                if let Some(commit) = CommitId::parse(text.trim_end()) {
+                    return Ok(Some(commit));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                if !self.bare().join("packed-refs").exists() {
+                    return Ok(None);
+                }
+            }
+            Err(_) => {}
         }
         let step = self.step(&["rev-parse", "--verify", "--quiet", &branch.full()]);
         let output = step.run().await?;
@@ -174,12 +181,11 @@ impl Repository {
 
     /// Creates a branch at a commit, unless it exists. Returns its commit.
     pub async fn start(&self, branch: &Branch, at: &CommitId) -> Result<CommitId, Error> {
-        let step = self.step(&["update-ref", &branch.full(), at.as_str(), &zero(at)]);
-        let output = step.run().await?;
-        match output.code {
-            0 => Ok(at.clone()),
-            _ => self.tip(branch).await?.ok_or_else(|| output.failure()),
+        let lock = Lock::take(self.bare().join(branch.full()), at).await?;
+        if let Some(found) = self.tip(branch).await? {
+            return Ok(found);
         }
+        lock.apply().map(|()| at.clone())
     }
 
     /// Moves a branch in the repository of the run to a commit, if its commit is `expected` (`None`: it does not
@@ -190,14 +196,11 @@ impl Repository {
         expected: Option<&CommitId>,
         to: &CommitId,
     ) -> Result<(), Error> {
-        let old = expected.map_or_else(|| zero(to), ToString::to_string);
-        let step = self.step(&["update-ref", &branch.full(), to.as_str(), &old]);
-        if step.run().await?.code == 0 {
-            return Ok(());
-        }
-        match self.tip(branch).await? {
-            Some(found) if found == *to => Ok(()),
-            found => Err(Error::moved(branch, expected, found.as_ref())),
+        let lock = Lock::take(self.bare().join(branch.full()), to).await?;
+        match self.tip(branch).await?.as_ref() {
+            Some(found) if found == to => Ok(()),
+            found if found == expected => lock.apply(),
+            found => Err(Error::moved(branch, expected, found)),
         }
     }
 }
@@ -242,11 +245,6 @@ pub(super) async fn listed(step: Step<'_>) -> Result<Vec<(String, String)>, Erro
     Ok(refs
         .map(|(id, name)| (id.to_owned(), name.to_owned()))
         .collect())
-}
-
-/// Id that stands for no commit, of the same length.
-fn zero(like: &CommitId) -> String {
-    "0".repeat(like.as_str().len())
 }
 
 /// Removes the locks of a git that was killed. No other git uses the repository.
