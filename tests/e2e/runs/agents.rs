@@ -125,6 +125,7 @@ fn asking(request: &Value) -> String {
     ])
 }
 
+/// Check 17: the pause of a user and that of a request are ended each by its own. Check 33.
 #[tokio::test]
 async fn an_approved_change_adds_to_the_plan_and_a_rejected_one_does_not() {
     let origin = Origin::new();

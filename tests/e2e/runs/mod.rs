@@ -1,4 +1,5 @@
-//! Runs on the echo adapter: from the interview to a proved merge, with failures, pauses and a killed bridge.
+//! Runs on the echo adapter: from the interview to a proved merge, with failures, pauses and a killed bridge. "Check N"
+//! counts the 40 checks of runs. Check 1 is a test of the TypeScript SDK, check 20 one of `store-sqlite`.
 
 mod agents;
 mod captain;

@@ -5,6 +5,7 @@ use serde_json::json;
 use super::super::harness::Bridge;
 use super::{Origin, create, ended, events, of, plan, say, task, typed, verified};
 
+/// Check 28.
 #[tokio::test]
 async fn conflicts_are_settled_one_after_the_other_by_an_agent() {
     let origin = Origin::new();

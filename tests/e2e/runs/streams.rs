@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep};
 
 use super::super::events::cut_anywhere;
+use super::super::harness::process::Home;
 use super::super::harness::socket::connect;
 use super::*;
 
@@ -99,6 +100,38 @@ async fn many_tasks_are_numbered_without_a_gap_and_a_slow_reader_delays_no_other
     assert!(lines(body) == lines(&live), "{} events", lines(body).len());
     verified(api, &run).await;
     bridge.stop().await;
+}
+
+/// Check 9: readers that take nothing hold about a page of the log each, not what they have missed.
+#[tokio::test]
+async fn readers_that_take_nothing_cost_little_memory() {
+    const READERS: usize = 20;
+    const PAGE: usize = 1 << 20;
+    let origin = Origin::new();
+    let mut home = Home::new(&[]);
+    std::fs::write(home.dir.path().join("forge-bridge.toml"), origin.settings()).unwrap();
+    home.set("PATH", &std::env::var("PATH").unwrap());
+    let bridge = home.start();
+    let run = create(&bridge.api, &json!({"repoUrl": origin.url()})).await;
+    let results = vec!["tool read 200000"; 100].join("\n");
+    say(&bridge.api, &run, &plan(&[task("a", &[], &results)])).await;
+    assert_eq!(ended(&bridge.api, &run).await["status"], "completed");
+    let log = events(&bridge.api, &run).await;
+    assert_eq!(of(&log, "tool.result").len(), 100);
+    let before = bridge.memory();
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut reader = connect(&bridge.api).await;
+        let ask = format!("GET /api/v1/runs/{run}/stream HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        reader.write_all(ask.as_bytes()).await.unwrap();
+        // The answer has begun.
+        reader.read_exact(&mut [0; 16]).await.unwrap();
+        readers.push(reader);
+    }
+    sleep(Duration::from_secs(1)).await;
+    let cost = bridge.memory().saturating_sub(before) / READERS;
+    assert!(cost <= 4 * PAGE, "{cost} bytes for each");
+    bridge.kill();
 }
 
 /// Check 38: `events=core` leaves out what the design does not name. Check 39: both framings have the same ids.
