@@ -235,9 +235,9 @@ mod tests {
             ("preferences", PREFERENCES),
             ("workspace", WORKSPACE),
         ] {
-            let inner = schema["properties"][member]["properties"]
-                .as_object()
-                .unwrap();
+            let path = schema["properties"][member]["$ref"].as_str().unwrap();
+            let inner = reference.pointer(&path[1..]).unwrap();
+            let inner = inner["properties"].as_object().unwrap();
             let inner: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
             assert_eq!(inner, known.iter().copied().collect(), "{member}");
         }
