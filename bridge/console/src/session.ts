@@ -14,7 +14,8 @@ export const session = {
   },
 };
 
-const options: BridgeOptions = { baseUrl: "", token: () => session.token };
+/** Without repetitions: a page shows a failure at once, and loads again by itself. */
+const options: BridgeOptions = { baseUrl: "", token: () => session.token, maxRetries: 0 };
 
 /** Client of the bridge that served this page. */
 export const bridge = new Bridge(options);

@@ -1,61 +1,67 @@
-import { BridgeError } from "./errors.js";
+import type { BridgeError } from "./errors.js";
+import { type ExternalReference, splitReference } from "./external.js";
+import type {
+  ApprovalFilter,
+  DeliveryFilter,
+  DispatchFilter,
+  EventFilter,
+  InterventionFilter,
+  Page,
+  ReplayFilter,
+  SignalSessionFilter,
+} from "./filters.js";
 import { Management } from "./management.js";
-import { type BridgeOptions, type Query, ask, body, query, send } from "./request.js";
-import { type EventFilter, type StreamOptions, resume } from "./stream.js";
+import {
+  type BridgeOptions,
+  type CallOptions,
+  type Init,
+  type KeyedOptions,
+  ask,
+  body,
+  call,
+  json,
+  openStream,
+  query,
+} from "./request.js";
+import { type StreamOptions, resume } from "./stream.js";
 import type {
   Accepted,
   Adapter,
   Approval,
-  ApprovalFilter,
   BridgeEvent,
   Delivery,
-  DeliveryStatus,
   Destination,
   Dispatch,
   DispatchRequest,
-  ExternalReference,
+  DispatchRequestBase,
   ExternalServices,
   Health,
   Intervention,
-  InterventionFilter,
-  Page,
-  SignalProperty,
+  OutputFile,
+  Result,
   SignalRecord,
   SignalRule,
   SignalSession,
-  SignalSessionFilter,
   SignalTotals,
-} from "./wire.js";
+  StreamTicket,
+} from "./wire/index.js";
 
-export interface DispatchFilter {
-  status?: "accepted" | "queued" | "running" | "finished" | "ok" | "error";
-  provider?: string;
-  agentId?: string;
-  runId?: string;
-  /** RFC 3339, or an age such as `30m`, `1h` or `7d`. */
-  since?: string;
-  limit?: number;
-  cursor?: string;
+/** Request of {@link Bridge.run}: without a callback, unless one is named. */
+export type AwaitedRequest = DispatchRequestBase & { callbackUrl?: string | null | undefined };
+
+export interface AwaitOptions extends KeyedOptions {
+  /**
+   * True: an abort of `signal` cancels the dispatch, too. Default false: it ends the waiting alone, and the same request
+   * waits for the same dispatch again.
+   */
+  cancelOnAbort?: boolean | undefined;
+  /** Called with each event of the dispatch, from its acceptance to its result. */
+  onEvent?: ((event: BridgeEvent) => void) | undefined;
 }
 
-export interface DeliveryFilter {
-  status?: "pending" | "delivered" | "dead" | "superseded";
-  host?: string;
-  /** RFC 3339, or an age such as `30m`, `1h` or `7d`. */
-  since?: string;
-  limit?: number;
-  cursor?: string;
-}
+export type SignalProperty = "user" | "project" | "adapter" | "model";
 
-export interface ReplayFilter {
-  host?: string;
-  since?: string;
-  status?: DeliveryStatus;
-  /** Only count the deliveries. */
-  dryRun?: boolean;
-}
-
-/** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}. */
+/** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}, or the reason of its `signal`. */
 export class Bridge {
   readonly #options: BridgeOptions;
 
@@ -63,89 +69,127 @@ export class Bridge {
     this.#options = options;
   }
 
-  /** Posts a dispatch. The same task id (or idempotency key) with the same body is answered from the record. */
-  dispatch(request: DispatchRequest, options: { idempotencyKey?: string } = {}): Promise<Accepted> {
-    return this.#json("/api/v2/dispatch", body("POST", request, options.idempotencyKey));
+  /**
+   * Posts a dispatch, waits for its end and returns the result, also one with the status `error`. Waits as long as it
+   * takes, over disconnects and restarts of the bridge. Without a callback unless `callbackUrl` is given.
+   */
+  async run(request: AwaitedRequest, options: AwaitOptions = {}): Promise<Result> {
+    const { signal, cancelOnAbort, onEvent, ...rest } = options;
+    signal?.throwIfAborted();
+    // Submitted in any case if it is to be cancelled: without an answer its outcome would not be known.
+    const submission = { ...rest, signal: cancelOnAbort ? undefined : signal };
+    const { dispatchId } = await this.dispatch({ ...request, callbackUrl: request.callbackUrl ?? null }, submission);
+    try {
+      for await (const event of this.dispatchEvents(dispatchId, { signal })) onEvent?.(event);
+      for (;;) {
+        const { result } = await this.show(dispatchId, { ...rest, signal, wait: 60 });
+        if (result) return result;
+      }
+    } catch (error) {
+      if (signal?.aborted && cancelOnAbort) await this.cancel(dispatchId, rest);
+      throw error;
+    }
   }
 
-  /** Returns one dispatch, by its own id or its task id. */
-  show(id: string): Promise<Dispatch> {
-    return this.#json(`/api/v2/dispatch/${encodeURIComponent(id)}`);
+  /**
+   * Posts a dispatch. The same task id (or idempotency key) with the same body is answered from the record, so that an
+   * unanswered request is repeated safely. One that has ended with an error is dispatched again, unless there is a key.
+   */
+  dispatch(request: DispatchRequest, options: KeyedOptions = {}): Promise<Accepted> {
+    return this.#json("/api/v2/dispatch", { ...body("POST", request, options), isSafe: true });
   }
 
-  /** Downloads a file of `outputFiles`. */
-  async outputFile(id: string, name: string): Promise<Blob> {
+  /** Returns one dispatch, by its own id or its task id; with `wait` once it has ended, or after that many seconds (at most 60). */
+  show(id: string, options: CallOptions & { wait?: number | undefined } = {}): Promise<Dispatch> {
+    const { wait, timeoutMs = this.#options.timeoutMs ?? 60_000, signal } = options;
+    const path = `/api/v2/dispatch/${encodeURIComponent(id)}${query({ wait })}`;
+    return this.#json(path, call({ signal, timeoutMs: timeoutMs + (wait ?? 0) * 1000 }));
+  }
+
+  /** Returns all dispatches of a task, newest first. */
+  async showAll(taskId: string, options: CallOptions = {}): Promise<Dispatch[]> {
+    const path = `/api/v2/dispatch/${encodeURIComponent(taskId)}?all=true`;
+    return (await this.#json<{ dispatches: Dispatch[] }>(path, call(options))).dispatches;
+  }
+
+  /** Returns the whole output; a result has at most its first MiB. */
+  output(id: string, options: CallOptions = {}): Promise<string> {
+    const path = `/api/v2/dispatch/${encodeURIComponent(id)}/output`;
+    return ask(this.#options, path, call(options), (response) => response.text());
+  }
+
+  /** Returns the files that the run produced, without their content. */
+  async files(id: string, options: CallOptions = {}): Promise<OutputFile[]> {
+    return (await this.show(id, options)).result?.outputFiles ?? [];
+  }
+
+  /** Downloads one of {@link files}. */
+  file(id: string, name: string, options: CallOptions = {}): Promise<Blob> {
     const path = `/api/v2/dispatch/${encodeURIComponent(id)}/files/${encodeURIComponent(name)}`;
-    return (await ask(this.#options, path, {})).blob();
+    return ask(this.#options, path, call(options), (response) => response.blob());
   }
 
-  async dispatches(filter: DispatchFilter = {}): Promise<Page<Dispatch>> {
-    const page = await this.#json<{ dispatches: Dispatch[]; nextCursor: string | null }>(
-      `/api/v2/dispatches${query({ ...filter })}`,
-    );
-    return { items: page.dispatches, nextCursor: page.nextCursor };
+  dispatches(filter: DispatchFilter = {}, options: CallOptions = {}): Promise<Page<Dispatch>> {
+    return this.#page("/api/v2/dispatches", "dispatches", filter, options);
   }
 
   /** Cancels a dispatch. Returns true if that was still possible. */
-  async cancel(id: string): Promise<boolean> {
-    const answer = await this.#json<{ cancelled: boolean }>(`/api/v2/dispatch/${encodeURIComponent(id)}/cancel`, {
-      method: "POST",
-    });
-    return answer.cancelled;
+  async cancel(id: string, options: CallOptions = {}): Promise<boolean> {
+    const path = `/api/v2/dispatch/${encodeURIComponent(id)}/cancel`;
+    return (await this.#post<{ cancelled: boolean }>(path, options, true)).cancelled;
   }
 
-  async deliveries(filter: DeliveryFilter = {}): Promise<Page<Delivery>> {
-    const page = await this.#json<{ deliveries: Delivery[]; nextCursor: string | null }>(
-      `/api/v2/deliveries${query({ ...filter })}`,
-    );
-    return { items: page.deliveries, nextCursor: page.nextCursor };
+  deliveries(filter: DeliveryFilter = {}, options: CallOptions = {}): Promise<Page<Delivery>> {
+    return this.#page("/api/v2/deliveries", "deliveries", filter, options);
   }
 
-  delivery(id: string): Promise<Delivery> {
-    return this.#json(`/api/v2/deliveries/${encodeURIComponent(id)}`);
+  delivery(id: string, options: CallOptions = {}): Promise<Delivery> {
+    return this.#json(`/api/v2/deliveries/${encodeURIComponent(id)}`, call(options));
   }
 
   /** Sends a delivery again, with the same `webhook-id`. Returns the number of deliveries made due. */
-  async retry(id: string): Promise<number> {
-    const path = `/api/v2/deliveries/${encodeURIComponent(id)}/retry`;
-    return (await this.#json<{ retried: number }>(path, { method: "POST" })).retried;
+  async retry(id: string, options: CallOptions = {}): Promise<number> {
+    return (await this.#post<{ retried: number }>(`/api/v2/deliveries/${encodeURIComponent(id)}/retry`, options)).retried;
   }
 
   /**
    * Sends all dead letters again, or those to a host or of results since a time; with `status`, deliveries in that
    * state. Returns their number; with `dryRun` nothing is sent.
    */
-  async retryAll(filter: ReplayFilter = {}): Promise<number> {
-    const path = `/api/v2/deliveries/retry${query({ ...filter })}`;
-    return (await this.#json<{ retried: number }>(path, { method: "POST" })).retried;
+  async retryAll(filter: ReplayFilter = {}, options: CallOptions = {}): Promise<number> {
+    return (await this.#post<{ retried: number }>(`/api/v2/deliveries/retry${query({ ...filter })}`, options)).retried;
   }
 
   /** Returns the receivers whose circuit breaker is open or half-open; receivers not listed are called normally. */
-  async destinations(): Promise<Destination[]> {
-    return (await this.#json<{ destinations: Destination[] }>("/api/v2/deliveries/destinations")).destinations;
+  destinations(options: CallOptions = {}): Promise<Destination[]> {
+    return this.#list("/api/v2/deliveries/destinations", "destinations", options);
   }
 
   /** Closes the circuit breaker of a receiver, so that everything due there is sent at once. */
-  async closeDestination(origin: string): Promise<void> {
-    await this.#json(`/api/v2/deliveries/destinations/${encodeURIComponent(origin)}/close`, { method: "POST" });
+  async closeDestination(origin: string, options: CallOptions = {}): Promise<void> {
+    await this.#post(`/api/v2/deliveries/destinations/${encodeURIComponent(origin)}/close`, options, true);
   }
 
-  async adapters(): Promise<{ adapters: Adapter[]; default: string | null }> {
-    return this.#json("/api/v2/adapters");
+  adapters(options: CallOptions = {}): Promise<{ adapters: Adapter[]; default: string | null }> {
+    return this.#json("/api/v2/adapters", call(options));
+  }
+
+  adapter(provider: string, options: CallOptions = {}): Promise<Adapter> {
+    return this.#json(`/api/v2/adapters/${encodeURIComponent(provider)}`, call(options));
   }
 
   /** Loads the library file of an adapter again; running executions finish on the old generation. */
-  reload(provider: string): Promise<Adapter> {
-    return this.#onAdapter(provider, "reload");
+  reload(provider: string, options: CallOptions = {}): Promise<Adapter> {
+    return this.#post(`/api/v2/adapters/${encodeURIComponent(provider)}/reload`, options);
   }
 
   /** Pauses an adapter, also across restarts of the bridge: running executions continue, accepted dispatches wait. */
-  pause(provider: string): Promise<Adapter> {
-    return this.#onAdapter(provider, "pause");
+  pause(provider: string, options: CallOptions = {}): Promise<Adapter> {
+    return this.#post(`/api/v2/adapters/${encodeURIComponent(provider)}/pause`, options, true);
   }
 
-  resume(provider: string): Promise<Adapter> {
-    return this.#onAdapter(provider, "resume");
+  resume(provider: string, options: CallOptions = {}): Promise<Adapter> {
+    return this.#post(`/api/v2/adapters/${encodeURIComponent(provider)}/resume`, options, true);
   }
 
   /**
@@ -161,154 +205,138 @@ export class Bridge {
    * same call is answered with the same result, also after a restart of the bridge. A command that waits for an approval
    * is an error with the code `FORGE_APPROVAL_REQUIRED` and its `dispatchId`.
    */
-  externalCommand<Result = unknown>(
-    ref: ExternalReference,
-    args: unknown = {},
-    options: { idempotencyKey?: string } = {},
-  ): Promise<Result> {
-    return this.#external("commands", ref, args, options.idempotencyKey);
+  externalCommand<Result = unknown>(ref: ExternalReference, args: unknown = {}, options: KeyedOptions = {}): Promise<Result> {
+    return this.#external("commands", ref, body("POST", { args }, options));
   }
 
   /** Calls a query of an external service and returns its result. */
-  externalQuery<Result = unknown>(ref: ExternalReference, args: unknown = {}): Promise<Result> {
-    return this.#external("queries", ref, args);
+  externalQuery<Result = unknown>(ref: ExternalReference, args: unknown = {}, options: CallOptions = {}): Promise<Result> {
+    return this.#external("queries", ref, { ...body("POST", { args }, options), isSafe: true });
   }
 
-  /** Returns sessions of tools that send signals, newest first. A page can have fewer items than `limit`. */
-  async signalSessions(filter: SignalSessionFilter = {}): Promise<Page<SignalSession>> {
-    const page = await this.#json<{ sessions: SignalSession[]; nextCursor: string | null }>(
-      `/api/v2/signals/sessions${query({ ...filter })}`,
-    );
-    return { items: page.sessions, nextCursor: page.nextCursor };
+  /** Returns the external services that are known, and findings in their files. */
+  externalServices(options: CallOptions = {}): Promise<ExternalServices> {
+    return this.#json("/api/v2/external", call(options));
+  }
+
+  /** Returns the commands that wait for an approval, or those that were decided, newest first. */
+  approvals(filter: ApprovalFilter = {}, options: CallOptions = {}): Promise<Page<Approval>> {
+    return this.#page("/api/v2/approvals", "approvals", filter, options);
+  }
+
+  /** Lets a held command start. */
+  approve(dispatchId: string, reason?: string, options: CallOptions = {}): Promise<void> {
+    return this.#decide(dispatchId, "approve", reason, options);
+  }
+
+  /** Ends a held command as `blocked_by_policy`. */
+  reject(dispatchId: string, reason?: string, options: CallOptions = {}): Promise<void> {
+    return this.#decide(dispatchId, "reject", reason, options);
+  }
+
+  /** Returns sessions of tools that send signals, newest first. */
+  signalSessions(filter: SignalSessionFilter = {}, options: CallOptions = {}): Promise<Page<SignalSession>> {
+    return this.#page("/api/v2/signals/sessions", "sessions", filter, options);
   }
 
   /** Returns a session with its last 100 records, newest first. */
-  signalSession(id: string): Promise<SignalSession & { records: SignalRecord[] }> {
-    return this.#json(`/api/v2/signals/sessions/${encodeURIComponent(id)}`);
+  signalSession(id: string, options: CallOptions = {}): Promise<SignalSession & { records: SignalRecord[] }> {
+    return this.#json(`/api/v2/signals/sessions/${encodeURIComponent(id)}`, call(options));
   }
 
-  /** Adds up the signals by user, project, adapter or model, since a time (RFC 3339, or an age such as `7d`). */
-  signalTotals<By extends SignalProperty>(by: By, since?: string): Promise<SignalTotals<By>> {
-    return this.#json(`/api/v2/signals/totals${query({ by, since })}`);
+  /**
+   * Adds up the signals by user, project, adapter or model, since a time (RFC 3339, or an age such as `7d`), the most
+   * expensive first. `leftOutUntil`: signals that arrived until then are left out, because there are too many.
+   */
+  signalTotals<By extends SignalProperty>(
+    by: By,
+    since?: string,
+    options: CallOptions = {},
+  ): Promise<{ totals: (SignalTotals & Record<By, string | null>)[]; leftOutUntil: string | null }> {
+    return this.#json(`/api/v2/signals/totals${query({ by, since })}`, call(options));
   }
 
   /** Returns interventions of rules, newest first. */
-  async interventions(filter: InterventionFilter = {}): Promise<Page<Intervention>> {
-    const page = await this.#json<{ interventions: Intervention[]; nextCursor: string | null }>(
-      `/api/v2/signals/interventions${query({ ...filter })}`,
-    );
-    return { items: page.interventions, nextCursor: page.nextCursor };
+  interventions(filter: InterventionFilter = {}, options: CallOptions = {}): Promise<Page<Intervention>> {
+    return this.#page("/api/v2/signals/interventions", "interventions", filter, options);
   }
 
   /** Returns the rules and budgets in force, with their fullest windows. */
-  async signalRules(): Promise<SignalRule[]> {
-    return (await this.#json<{ rules: SignalRule[] }>("/api/v2/signals/rules")).rules;
+  signalRules(options: CallOptions = {}): Promise<SignalRule[]> {
+    return this.#list("/api/v2/signals/rules", "rules", options);
   }
 
   /** Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here. */
-  async health(): Promise<Health> {
-    const response = await send(this.#options, "/api/health", {});
-    if (response.ok || response.status === 503) return (await response.json()) as Health;
-    throw await BridgeError.of(response);
+  health(options: CallOptions = {}): Promise<Health> {
+    return this.#json("/api/health", { ...call(options), expects: (status) => status === 200 || status === 503 });
+  }
+
+  /** Returns a ticket that opens one stream within a minute in place of a token: `?ticket=` for `EventSource`. */
+  ticket(options: CallOptions = {}): Promise<StreamTicket> {
+    return this.#post("/api/v2/stream-tickets", options, true);
   }
 
   /** Returns the HTTP interface as OpenAPI 3.1. */
-  reference(): Promise<unknown> {
-    return this.#json("/openapi.json");
+  reference(options: CallOptions = {}): Promise<unknown> {
+    return this.#json("/openapi.json", call(options));
   }
 
   /** Yields all events, starting now unless `after` is given. */
   events(filter: EventFilter = {}, options: StreamOptions = {}): AsyncGenerator<BridgeEvent, void, void> {
     // Resolves "now" to a cursor once: a stream disconnected before its first event resumes there.
     let now: string | undefined;
-    return resume(
-      async (after, signal) => {
-        if (after === "now") now ??= await this.#now();
-        return this.#open("/api/v2/events", { ...filter, after: after === "now" ? now : after }, signal);
-      },
-      { after: "now", ...options },
-      cursor,
-    );
+    const open = async (after: string | undefined, signal: AbortSignal): Promise<Response> => {
+      if (after === "now") after = now ??= await this.#now(signal);
+      return openStream(this.#options, `/api/v2/events${query({ ...filter, after })}`, signal);
+    };
+    return resume(open, { after: "now", ...options }, cursor);
   }
 
   /** Yields the events of one dispatch, from its acceptance to its result, or to the end of its delivery. */
   dispatchEvents(
     id: string,
-    options: StreamOptions & { until?: "finished" | "delivered" } = {},
+    options: StreamOptions & { until?: "finished" | "delivered" | undefined } = {},
   ): AsyncGenerator<BridgeEvent, void, void> {
     const { until, ...rest } = options;
     const path = `/api/v2/dispatch/${encodeURIComponent(id)}/events`;
-    return resume((after, signal) => this.#open(path, { until, after }, signal), rest, cursor);
+    return resume((after, signal) => openStream(this.#options, `${path}${query({ until, after })}`, signal), rest, cursor);
   }
 
-  #onAdapter(provider: string, action: "reload" | "pause" | "resume"): Promise<Adapter> {
-    return this.#json(`/api/v2/adapters/${encodeURIComponent(provider)}/${action}`, { method: "POST" });
-  }
-
-  /** Returns the external services that are known, and findings in their files. */
-  externalServices(): Promise<ExternalServices> {
-    return this.#json("/api/v2/external");
-  }
-
-  /** Returns the commands that wait for an approval, or those that were decided, newest first. */
-  async approvals(filter: ApprovalFilter = {}): Promise<Page<Approval>> {
-    const page = await this.#json<{ approvals: Approval[]; nextCursor: string | null }>(
-      `/api/v2/approvals${query({ ...filter })}`,
-    );
-    return { items: page.approvals, nextCursor: page.nextCursor };
-  }
-
-  /** Lets a held command start. */
-  approve(dispatchId: string, reason?: string): Promise<void> {
-    return this.#decide(dispatchId, "approve", reason);
-  }
-
-  /** Ends a held command as `blocked_by_policy`. */
-  reject(dispatchId: string, reason?: string): Promise<void> {
-    return this.#decide(dispatchId, "reject", reason);
-  }
-
-  async #decide(dispatchId: string, decision: "approve" | "reject", reason?: string): Promise<void> {
+  async #decide(dispatchId: string, decision: "approve" | "reject", reason: string | undefined, options: CallOptions): Promise<void> {
     const path = `/api/v2/approvals/${encodeURIComponent(dispatchId)}/${decision}`;
-    await this.#json(path, body("POST", { reason: reason ?? null }));
+    await this.#json(path, body("POST", { reason: reason ?? null }, options));
   }
 
-  async #external<Result>(kind: string, ref: ExternalReference, args: unknown, key?: string): Promise<Result> {
-    const { service, name } = typeof ref === "string" ? split(ref) : ref;
+  async #external<Result>(kind: string, ref: ExternalReference, init: Init): Promise<Result> {
+    const { service, name } = splitReference(ref);
     const path = `/external/${encodeURIComponent(service)}/${kind}/${encodeURIComponent(name)}`;
-    const response = await send(this.#options, path, body("POST", { args }, key));
     // A call that is held for approval is answered 202 and has no result either.
-    if (response.status !== 200) throw await BridgeError.of(response);
-    return ((await response.json()) as { result: Result }).result;
+    return (await this.#json<{ result: Result }>(path, { ...init, expects: (status) => status === 200 })).result;
   }
 
-  async #now(): Promise<string> {
+  async #now(signal: AbortSignal): Promise<string> {
     const headers = { Accept: "application/json" };
-    const page = await this.#json<{ nextCursor: string }>("/api/v2/events?after=now&limit=1", { headers });
-    return page.nextCursor;
+    return (await this.#json<{ nextCursor: string }>("/api/v2/events?after=now&limit=1", { headers, signal })).nextCursor;
   }
 
-  #open(path: string, parameters: Query, signal: AbortSignal): Promise<Response> {
-    const headers = { Accept: "application/x-ndjson" };
-    return ask(this.#options, `${path}${query(parameters)}`, { headers, signal });
+  #post<T>(path: string, options: CallOptions, isSafe = false): Promise<T> {
+    return this.#json(path, { ...call(options), method: "POST", isSafe });
   }
 
-  async #json<T>(path: string, init: RequestInit = {}): Promise<T> {
-    const response = await ask(this.#options, path, init);
-    return (response.status === 204 ? undefined : await response.json()) as T;
+  async #page<T>(path: string, name: string, filter: object, options: CallOptions): Promise<Page<T>> {
+    const page = await this.#json<Record<string, unknown>>(`${path}${query({ ...filter })}`, call(options));
+    return { items: page[name] as T[], nextCursor: (page["nextCursor"] ?? null) as string | null };
+  }
+
+  async #list<T>(path: string, name: string, options: CallOptions): Promise<T[]> {
+    return (await this.#json<Record<string, T[]>>(path, call(options)))[name] ?? [];
+  }
+
+  #json<T>(path: string, init: Init): Promise<T> {
+    return ask(this.#options, path, init, json<T>);
   }
 }
 
 function cursor(event: BridgeEvent): string {
   return event.id;
-}
-
-/** `service.entry`, split at the first dot. */
-function split(ref: string): { service: string; name: string } {
-  const dot = ref.indexOf(".");
-  if (dot < 1) {
-    const message = `"${ref}" is not a reference: write service.entry`;
-    throw new BridgeError({ status: 0, code: "FORGE_EXTERNAL_RUNTIME_NOT_FOUND", message });
-  }
-  return { service: ref.slice(0, dot), name: ref.slice(dot + 1) };
 }

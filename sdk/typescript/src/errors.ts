@@ -1,10 +1,15 @@
+import type { ErrorCode, ErrorDetails } from "./wire/index.js";
+
+/** Code of an error that did not come from the bridge: there was no answer, or none in time. */
+export type ClientCode = "UNREACHABLE" | "TIMEOUT";
+
 /** Error answer of the bridge, or no answer at all (`status` 0). */
 export class BridgeError extends Error {
   readonly status: number;
-  /** Code of the error envelope, such as `NOT_FOUND`; `UNREACHABLE` if the bridge did not answer. */
+  /** Code of the error envelope, such as `NOT_FOUND`; `HTTP_<status>` if something else answered; else a `ClientCode`. */
   readonly code: string;
   readonly requestId: string | undefined;
-  /** Field errors, or the diagnostics of an external service. */
+  /** By the code: `ErrorDetails`; of an external service its diagnostics. */
   readonly details: unknown;
   /** Trace of a call of an external service. */
   readonly traceId: string | undefined;
@@ -35,9 +40,14 @@ export class BridgeError extends Error {
     this.retryAfterMs = init.retryAfterMs;
   }
 
-  /** True if the same request can succeed later: no answer, 429 or 5xx. */
+  /** True if the same request can succeed later: no answer, 408, 429 or 5xx. */
   get isTemporary(): boolean {
-    return this.status === 0 || this.status === 429 || this.status >= 500;
+    return this.status === 0 || this.status === 408 || this.status === 429 || this.status >= 500;
+  }
+
+  /** True for errors of this package. Afterwards, comparing `code` selects the type of `details`. */
+  static is(error: unknown): error is BridgeFailure {
+    return error instanceof BridgeError;
   }
 
   static async of(response: Response): Promise<BridgeError> {
@@ -60,7 +70,25 @@ export class BridgeError extends Error {
     const why = cause instanceof Error ? cause.message : String(cause);
     return new BridgeError({ status: 0, code: "UNREACHABLE", message: `the bridge does not answer: ${why}`, cause });
   }
+
+  static timeout(ms: number, cause: unknown): BridgeError {
+    return new BridgeError({ status: 0, code: "TIMEOUT", message: `the bridge did not answer within ${ms} ms`, cause });
+  }
 }
+
+/** Texts that this version does not name. An enum, because `code === "…"` would also select errors whose code is `string`. */
+declare enum OtherCode {
+  Unnamed = "",
+}
+
+/** Error with one of these codes. */
+type Failure<Code> = BridgeError & {
+  code: Code;
+  details: Code extends keyof ErrorDetails ? ErrorDetails[Code] | undefined : unknown;
+};
+
+/** A {@link BridgeError} whose `code` selects the type of `details`. */
+export type BridgeFailure = { [Code in ErrorCode | ClientCode]: Failure<Code> }[ErrorCode | ClientCode] | Failure<OtherCode>;
 
 interface Envelope {
   error: string;

@@ -1,21 +1,18 @@
 import { BridgeError } from "./errors.js";
-import { type BridgeOptions, type Query, ask, body, query } from "./request.js";
-import type {
-  ChangeRequest,
-  ForgeEvent,
-  Run,
-  RunEventFilter,
-  RunFilter,
-  RunOptions,
-  RunState,
-  RunStreamOptions,
-  RunSummary,
-  RunVerification,
-  TaskDetail,
-  TaskSummary,
-} from "./runs.js";
-import { resume } from "./stream.js";
-import type { Page } from "./wire.js";
+import type { Page, RunEventFilter, RunFilter, RunOptions } from "./filters.js";
+import { type BridgeOptions, type CallOptions, type Init, type KeyedOptions, type Query, ask, body, call, json, openStream, query } from "./request.js";
+import { type StreamOptions, resume } from "./stream.js";
+import type { ChangeRequest, ForgeEvent, RunState, RunSummary, RunTask, RunVerification } from "./wire/index.js";
+
+export type Run = Pick<RunState, "runId" | "status">;
+
+/** Task as it is shown alone: with the members that lists leave out. */
+export type TaskDetail = RunTask & Required<Pick<RunTask, "agents" | "artifacts">>;
+
+export interface RunStreamOptions extends StreamOptions {
+  /** `core` leaves out the types that the public design of runs does not name. Default `all`. */
+  events?: "all" | "core" | undefined;
+}
 
 /** Error answer of the routes for runs, or no answer at all (`statusCode` 0). */
 export class ForgeAPIError extends BridgeError {
@@ -45,18 +42,18 @@ export class ForgeSDK {
   }
 
   /** Attaches a repository and begins the interview with the Captain. */
-  createRun(repoUrl: string, options: RunOptions = {}): Promise<Run> {
-    const { idempotencyKey, ...request } = options;
-    return this.#json(["runs"], body("POST", { ...request, repoUrl }, idempotencyKey));
+  createRun(repoUrl: string, options: RunOptions & KeyedOptions = {}): Promise<Run> {
+    const { idempotencyKey, signal, timeoutMs, ...request } = options;
+    return this.#json(["runs"], body("POST", { ...request, repoUrl }, { idempotencyKey, signal, timeoutMs }));
   }
 
-  getRun(runId: string): Promise<RunState> {
-    return this.#json(["runs", runId]);
+  getRun(runId: string, options: CallOptions = {}): Promise<RunState> {
+    return this.#json(["runs", runId], call(options));
   }
 
   /** Returns runs, newest first. A page can have fewer items than `limit`. */
-  async listRuns(filter: RunFilter = {}): Promise<Page<RunSummary>> {
-    const page = await this.#json<{ runs: RunSummary[]; nextCursor: string | null }>(["runs"], {}, { ...filter });
+  async listRuns(filter: RunFilter = {}, options: CallOptions = {}): Promise<Page<RunSummary>> {
+    const page = await this.#json<{ runs: RunSummary[]; nextCursor: string | null }>(["runs"], call(options), { ...filter });
     return { items: page.runs, nextCursor: page.nextCursor };
   }
 
@@ -78,8 +75,8 @@ export class ForgeSDK {
         if (completedAt !== null && lastEventId === after) return new Response(null, { status: 204 });
       }
       last = after;
-      const headers = { Accept: "application/x-ndjson" };
-      return this.#ask(async (answer) => answer, ["runs", runId, "stream"], { headers, signal }, { after, events });
+      const path = route(["runs", runId, "stream"], { after, events });
+      return openStream(this.#options, path, signal).catch(rethrow);
     };
     for await (const event of resume(open, rest, (event: ForgeEvent) => event.eventId)) {
       yield event;
@@ -88,9 +85,13 @@ export class ForgeSDK {
   }
 
   /** Returns a page of the events of a run, oldest first; `nextCursor` is the `after` of the next page. */
-  async listEvents(runId: string, filter: RunEventFilter = {}): Promise<{ items: ForgeEvent[]; nextCursor: string }> {
+  async listEvents(
+    runId: string,
+    filter: RunEventFilter = {},
+    options: CallOptions = {},
+  ): Promise<{ items: ForgeEvent[]; nextCursor: string }> {
     const path = ["runs", runId, "events"];
-    const page = await this.#json<{ events: ForgeEvent[]; nextCursor: string }>(path, {}, { ...filter });
+    const page = await this.#json<{ events: ForgeEvent[]; nextCursor: string }>(path, call(options), { ...filter });
     return { items: page.events, nextCursor: page.nextCursor };
   }
 
@@ -98,97 +99,95 @@ export class ForgeSDK {
    * Starts nothing new. Agents are asked to end with what they have, if their adapter takes messages, and run to their end
    * if not; `abort` cancels them, and a resume repeats them. Code `INVALID_STATE`: paused before, or ended.
    */
-  async pauseRun(runId: string, mode?: "abort"): Promise<void> {
-    await this.#json(["runs", runId, "pause"], mode === undefined ? { method: "POST" } : body("POST", { mode }));
+  async pauseRun(runId: string, mode?: "abort", options: CallOptions = {}): Promise<void> {
+    await this.#post(["runs", runId, "pause"], options, mode && { mode });
   }
 
-  resumeRun(runId: string): Promise<void> {
-    return this.#post("runs", runId, "resume");
+  resumeRun(runId: string, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "resume"], options);
   }
 
   /** Cancels what runs, then ends the run as `cancelled`. */
-  cancelRun(runId: string): Promise<void> {
-    return this.#post("runs", runId, "cancel");
+  cancelRun(runId: string, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "cancel"], options);
   }
 
   /** Starts the execution of a plan that waits for its review. */
-  approvePlan(runId: string): Promise<void> {
-    return this.#post("runs", runId, "plan", "approve");
+  approvePlan(runId: string, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "plan", "approve"], options);
   }
 
   /** Returns to the interview from a plan that waits for its review. */
-  reopenPlan(runId: string): Promise<void> {
-    return this.#post("runs", runId, "plan", "reopen");
+  reopenPlan(runId: string, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "plan", "reopen"], options);
   }
 
   /** Folds the events of a run and compares the result with the stored state. */
-  verifyRun(runId: string): Promise<RunVerification> {
-    return this.#json(["runs", runId, "verify"]);
+  verifyRun(runId: string, options: CallOptions = {}): Promise<RunVerification> {
+    return this.#json(["runs", runId, "verify"], call(options));
   }
 
   /** Sends a message to the Captain; its answer is an event. */
-  async sendCaptainMessage(runId: string, message: string): Promise<void> {
-    await this.#json(["captain", "message"], body("POST", { runId, message }));
+  async sendCaptainMessage(runId: string, message: string, options: CallOptions = {}): Promise<void> {
+    await this.#post(["captain", "message"], options, { runId, message });
   }
 
   /** Returns the tasks in the order of the plan. */
-  listTasks(runId: string): Promise<TaskSummary[]> {
-    return this.#json(["runs", runId, "tasks"]);
+  listTasks(runId: string, options: CallOptions = {}): Promise<RunTask[]> {
+    return this.#json(["runs", runId, "tasks"], call(options));
   }
 
-  getTask(runId: string, taskId: string): Promise<TaskDetail> {
-    return this.#json(["runs", runId, "tasks", taskId]);
+  getTask(runId: string, taskId: string, options: CallOptions = {}): Promise<TaskDetail> {
+    return this.#json(["runs", runId, "tasks", taskId], call(options));
   }
 
   /** Starts another attempt of a task that failed or became stale. */
-  retryTask(runId: string, taskId: string): Promise<void> {
-    return this.#post("runs", runId, "tasks", taskId, "retry");
+  retryTask(runId: string, taskId: string, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "tasks", taskId, "retry"], options);
   }
 
   /** Returns the content of an artifact, such as `tasks/a.md`. */
-  getArtifact(runId: string, path: string): Promise<string> {
-    return this.#ask((answer) => answer.text(), ["runs", runId, "artifacts", ...path.split("/")]);
+  getArtifact(runId: string, path: string, options: CallOptions = {}): Promise<string> {
+    return this.#ask((answer) => answer.text(), ["runs", runId, "artifacts", ...path.split("/")], call(options));
   }
 
-  listChangeRequests(runId: string): Promise<ChangeRequest[]> {
-    return this.#json(["runs", runId, "change-requests"]);
+  listChangeRequests(runId: string, options: CallOptions = {}): Promise<ChangeRequest[]> {
+    return this.#json(["runs", runId, "change-requests"], call(options));
   }
 
   /** Lets the plan be changed as requested. Code `INVALID_STATE`: the change request is not pending. */
-  approveChangeRequest(runId: string, crId: string): Promise<void> {
-    return this.#post("runs", runId, "change-requests", crId, "approve");
+  approveChangeRequest(runId: string, crId: string, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "change-requests", crId, "approve"], options);
   }
 
   /** Leaves the plan as it is. Code `INVALID_STATE`: the change request is not pending. */
-  async rejectChangeRequest(runId: string, crId: string, reason?: string): Promise<void> {
-    const init = reason === undefined ? { method: "POST" } : body("POST", { reason });
-    await this.#json(["runs", runId, "change-requests", crId, "reject"], init);
+  rejectChangeRequest(runId: string, crId: string, reason?: string, options: CallOptions = {}): Promise<void> {
+    const value = reason === undefined ? undefined : { reason };
+    return this.#post(["runs", runId, "change-requests", crId, "reject"], options, value);
   }
 
-  async #post(...path: string[]): Promise<void> {
-    await this.#json(path, { method: "POST" });
+  async #post(path: string[], options: CallOptions, value?: object): Promise<void> {
+    await this.#json(path, value ? body("POST", value, options) : { ...call(options), method: "POST" });
   }
 
-  #json<T>(path: string[], init?: RequestInit, parameters?: Query): Promise<T> {
-    return this.#ask((answer) => answer.json() as Promise<T>, path, init, parameters);
+  #json<T>(path: string[], init: Init, parameters?: Query): Promise<T> {
+    return this.#ask(json<T>, path, init, parameters);
   }
 
   /** Asks a route and reads its answer. */
-  async #ask<T>(
-    read: (answer: Response) => Promise<T>,
-    path: string[],
-    init: RequestInit = {},
-    parameters: Query = {},
-  ): Promise<T> {
-    // A URL cannot have these as parts: it would name another route.
-    const dots = path.find((part) => part === "." || part === "..");
-    if (dots) throw new ForgeAPIError(400, "INVALID_REQUEST", `"${dots}" cannot be part of a path`);
-    try {
-      const route = path.map(encodeURIComponent).join("/");
-      return await read(await ask(this.#options, `/api/v1/${route}${query(parameters)}`, init));
-    } catch (error) {
-      const failure = error instanceof BridgeError ? error : BridgeError.unreachable(error);
-      throw new ForgeAPIError(failure.status, failure.code, failure.message, failure.details, failure);
-    }
+  async #ask<T>(read: (answer: Response) => Promise<T>, path: string[], init: Init, parameters: Query = {}): Promise<T> {
+    return ask(this.#options, route(path, parameters), init, read).catch(rethrow);
   }
+}
+
+function route(path: string[], parameters: Query): string {
+  // A URL cannot have these as parts: it would name another route.
+  const dots = path.find((part) => part === "." || part === "..");
+  if (dots) throw new ForgeAPIError(400, "INVALID_REQUEST", `"${dots}" cannot be part of a path`);
+  return `/api/v1/${path.map(encodeURIComponent).join("/")}${query(parameters)}`;
+}
+
+function rethrow(error: unknown): never {
+  if (!(error instanceof BridgeError)) throw error;
+  throw new ForgeAPIError(error.status, error.code, error.message, error.details, error);
 }

@@ -1,8 +1,10 @@
-export { Bridge, type DispatchFilter, type DeliveryFilter, type ReplayFilter } from "./client.js";
-export { BridgeError } from "./errors.js";
-export { ForgeAPIError, ForgeSDK } from "./forge.js";
-export * from "./management.js";
-export { type BridgeOptions } from "./request.js";
-export * from "./runs.js";
-export { type EventFilter, type StreamOptions } from "./stream.js";
-export * from "./wire.js";
+export { type AwaitOptions, type AwaitedRequest, Bridge, type SignalProperty } from "./client.js";
+export { BridgeError, type BridgeFailure, type ClientCode } from "./errors.js";
+export { type ExternalReference } from "./external.js";
+export * from "./filters.js";
+export { ForgeAPIError, ForgeSDK, type Run, type RunStreamOptions, type TaskDetail } from "./forge.js";
+export { Management } from "./management.js";
+export { type BridgeOptions, type CallOptions, type KeyedOptions } from "./request.js";
+export { type StreamOptions } from "./stream.js";
+export { WebhookError, type WebhookHeaders, type WebhookOptions, verifyWebhook } from "./webhook.js";
+export * from "./wire/index.js";

@@ -1,78 +1,17 @@
-import { body } from "./request.js";
+import { type CallOptions, type Init, body, call } from "./request.js";
+import type {
+  Agent,
+  ChannelBinding,
+  InstallReport,
+  ReloadReport,
+  RuntimeModel,
+  SecurityPosture,
+  Skill,
+  SkillStatus,
+  WorkspaceFile,
+} from "./wire/index.js";
 
-/** Agent as stored by the runtime. Other members are specific to the runtime. */
-export interface Agent {
-  agentId: string;
-  name?: string;
-  model?: string;
-  systemPrompt?: string;
-  [member: string]: unknown;
-}
-
-/** File of an agent's workspace; its content is absent in lists. */
-export interface WorkspaceFile {
-  path: string;
-  sizeBytes?: number;
-  content?: string;
-}
-
-/** Binding of an agent to a channel on which it answers. Other members are specific to the runtime. */
-export interface ChannelBinding {
-  channel: string;
-  [member: string]: unknown;
-}
-
-/** Skill as stored by the runtime. Other members, such as `enabled`, are specific to the runtime. */
-export interface Skill {
-  skillKey: string;
-  name?: string;
-  description?: string;
-  content?: string;
-  [member: string]: unknown;
-}
-
-export interface SkillStatus {
-  /** True if the skill can be used now. */
-  ready: boolean;
-  /** Missing dependencies. */
-  missing?: string[];
-  /** If not ready: the reason and the fix. */
-  message?: string;
-}
-
-export interface InstallReport {
-  /** Newly installed dependencies. */
-  installed: string[];
-  /** Dependencies that are still missing. */
-  failed: string[];
-}
-
-/** Model of the runtime's catalogue. Other members are specific to the runtime. */
-export interface RuntimeModel {
-  /** The value of a request's `model` that selects it. */
-  modelId: string;
-  name?: string;
-  /** Maker of the model. */
-  provider?: string;
-  [member: string]: unknown;
-}
-
-/** Security of the runtime's setup, as reported by the runtime. */
-export interface SecurityPosture {
-  /** True if executions are isolated from the machine; absent or null if that is not known. */
-  sandboxed?: boolean | null;
-  /** Severities are the runtime's own terms. */
-  findings: { severity: string; message: string }[];
-}
-
-/** Result of a reload of the runtime's configuration. */
-export interface ReloadReport {
-  changed: boolean;
-  /** Notes such as settings that need a restart. */
-  notes?: string[];
-}
-
-type Send = <T>(path: string, init?: RequestInit) => Promise<T>;
+type Send = <T>(path: string, init: Init) => Promise<T>;
 
 /**
  * Management of one runtime. A method that the adapter does not have throws a `BridgeError` with the code
@@ -85,100 +24,100 @@ export class Management {
     this.#send = send;
   }
 
-  agents(): Promise<Agent[]> {
-    return this.#send("/api/v2/agents");
+  agents(options: CallOptions = {}): Promise<Agent[]> {
+    return this.#send("/api/v2/agents", call(options));
   }
 
-  agent(id: string): Promise<Agent> {
-    return this.#send(at("agents", id));
+  agent(id: string, options: CallOptions = {}): Promise<Agent> {
+    return this.#send(at("agents", id), call(options));
   }
 
-  createAgent(agent: Agent): Promise<Agent | undefined> {
-    return this.#send("/api/v2/agents", body("POST", agent));
+  createAgent(agent: Agent, options: CallOptions = {}): Promise<Agent | undefined> {
+    return this.#send("/api/v2/agents", body("POST", agent, options));
   }
 
   /** Replaces the agent with this id. */
-  updateAgent(agent: Agent): Promise<Agent | undefined> {
-    return this.#send(at("agents", agent.agentId), body("PUT", agent));
+  updateAgent(agent: Agent, options: CallOptions = {}): Promise<Agent | undefined> {
+    return this.#send(at("agents", agent.agentId), body("PUT", agent, options));
   }
 
-  removeAgent(id: string): Promise<void> {
-    return this.#send(at("agents", id), { method: "DELETE" });
+  removeAgent(id: string, options: CallOptions = {}): Promise<void> {
+    return this.#send(at("agents", id), { ...call(options), method: "DELETE" });
   }
 
   /** Returns names and sizes of the files in an agent's workspace, without their content. */
-  files(id: string): Promise<WorkspaceFile[]> {
-    return this.#send(at("agents", id, "files"));
+  files(id: string, options: CallOptions = {}): Promise<WorkspaceFile[]> {
+    return this.#send(at("agents", id, "files"), call(options));
   }
 
   /** Returns one file with its content; `path` is relative to the workspace. */
-  file(id: string, path: string): Promise<WorkspaceFile> {
-    return this.#send(at("agents", id, "files", ...path.split("/")));
+  file(id: string, path: string, options: CallOptions = {}): Promise<WorkspaceFile> {
+    return this.#send(at("agents", id, "files", ...path.split("/")), call(options));
   }
 
   /** Writes one file. Code `CONFLICT`: it was changed by another writer at the same time. */
-  writeFile(id: string, path: string, content: string): Promise<void> {
-    return this.#send(at("agents", id, "files", ...path.split("/")), body("PUT", { content }));
+  writeFile(id: string, path: string, content: string, options: CallOptions = {}): Promise<void> {
+    return this.#send(at("agents", id, "files", ...path.split("/")), body("PUT", { content }, options));
   }
 
-  removeFile(id: string, path: string): Promise<void> {
-    return this.#send(at("agents", id, "files", ...path.split("/")), { method: "DELETE" });
+  removeFile(id: string, path: string, options: CallOptions = {}): Promise<void> {
+    return this.#send(at("agents", id, "files", ...path.split("/")), { ...call(options), method: "DELETE" });
   }
 
-  bindings(id: string): Promise<ChannelBinding[]> {
-    return this.#send(at("agents", id, "bindings"));
+  bindings(id: string, options: CallOptions = {}): Promise<ChannelBinding[]> {
+    return this.#send(at("agents", id, "bindings"), call(options));
   }
 
   /** Replaces all bindings of an agent. */
-  setBindings(id: string, bindings: ChannelBinding[]): Promise<void> {
-    return this.#send(at("agents", id, "bindings"), body("PUT", { bindings }));
+  setBindings(id: string, bindings: ChannelBinding[], options: CallOptions = {}): Promise<void> {
+    return this.#send(at("agents", id, "bindings"), body("PUT", { bindings }, options));
   }
 
-  skills(): Promise<Skill[]> {
-    return this.#send("/api/v2/skills");
+  skills(options: CallOptions = {}): Promise<Skill[]> {
+    return this.#send("/api/v2/skills", call(options));
   }
 
-  skill(key: string): Promise<Skill> {
-    return this.#send(at("skills", key));
+  skill(key: string, options: CallOptions = {}): Promise<Skill> {
+    return this.#send(at("skills", key), call(options));
   }
 
-  createSkill(skill: Skill): Promise<Skill | undefined> {
-    return this.#send("/api/v2/skills", body("POST", skill));
+  createSkill(skill: Skill, options: CallOptions = {}): Promise<Skill | undefined> {
+    return this.#send("/api/v2/skills", body("POST", skill, options));
   }
 
   /** Replaces the skill with this key. */
-  updateSkill(skill: Skill): Promise<Skill | undefined> {
-    return this.#send(at("skills", skill.skillKey), body("PUT", skill));
+  updateSkill(skill: Skill, options: CallOptions = {}): Promise<Skill | undefined> {
+    return this.#send(at("skills", skill.skillKey), body("PUT", skill, options));
   }
 
-  removeSkill(key: string): Promise<void> {
-    return this.#send(at("skills", key), { method: "DELETE" });
+  removeSkill(key: string, options: CallOptions = {}): Promise<void> {
+    return this.#send(at("skills", key), { ...call(options), method: "DELETE" });
   }
 
-  skillStatus(key: string): Promise<SkillStatus> {
-    return this.#send(at("skills", key, "status"));
+  skillStatus(key: string, options: CallOptions = {}): Promise<SkillStatus> {
+    return this.#send(at("skills", key, "status"), call(options));
   }
 
-  installDependencies(key: string): Promise<InstallReport> {
-    return this.#send(at("skills", key, "dependencies"), { method: "POST" });
+  installDependencies(key: string, options: CallOptions = {}): Promise<InstallReport> {
+    return this.#send(at("skills", key, "dependencies"), { ...call(options), method: "POST" });
   }
 
   /** Returns the model catalogue, or the models that the runtime discovers. */
-  models(): Promise<RuntimeModel[]> {
-    return this.#send("/api/v2/models");
+  models(options: CallOptions = {}): Promise<RuntimeModel[]> {
+    return this.#send("/api/v2/models", call(options));
   }
 
   /** Returns the model catalogue only. */
-  systemModels(): Promise<RuntimeModel[]> {
-    return this.#send("/api/v2/system/models");
+  systemModels(options: CallOptions = {}): Promise<RuntimeModel[]> {
+    return this.#send("/api/v2/system/models", call(options));
   }
 
-  securityPosture(): Promise<SecurityPosture> {
-    return this.#send("/api/v2/system/security");
+  securityPosture(options: CallOptions = {}): Promise<SecurityPosture> {
+    return this.#send("/api/v2/system/security", call(options));
   }
 
-  reloadConfig(): Promise<ReloadReport> {
-    return this.#send("/api/v2/system/reload", { method: "POST" });
+  reloadConfig(options: CallOptions = {}): Promise<ReloadReport> {
+    return this.#send("/api/v2/system/reload", { ...call(options), method: "POST" });
   }
 }
 

@@ -1,22 +1,17 @@
 import { BridgeError } from "./errors.js";
-
-export interface EventFilter {
-  provider?: string;
-  agentId?: string;
-  taskId?: string;
-  type?: string;
-}
+import { backoff, pause } from "./pause.js";
 
 export interface StreamOptions {
   /** Cursor of the event to start after; `"0"` starts at the earliest, `"now"` with new events. */
-  after?: string;
-  signal?: AbortSignal;
+  after?: string | undefined;
+  /** Ends the stream; the loop over it ends without an error. */
+  signal?: AbortSignal | undefined;
   /** Called when the stream is open, and with the error when it is disconnected and will be retried. */
-  onState?: (state: "open" | "retrying", error?: BridgeError) => void;
+  onState?: ((state: "open" | "retrying", error?: BridgeError) => void) | undefined;
   /** Time without any data, heartbeats included, after which a stream counts as disconnected. Default 40,000. */
-  idleMs?: number;
+  idleMs?: number | undefined;
   /** Longest pause between two attempts, unless `Retry-After` asks for more. Default 10,000. */
-  maxPauseMs?: number;
+  maxPauseMs?: number | undefined;
 }
 
 /** Opens the stream after this event; the answer is 204 if no events will follow. */
@@ -26,7 +21,7 @@ export type Open = (after: string | undefined, signal: AbortSignal) => Promise<R
  * Yields every event once, over as many connections as needed. Ends when the bridge answers 204 or with the signal;
  * throws errors that are not temporary.
  */
-export async function* resume<Event extends { type: string }>(
+export async function* resume<Event extends { type: string; data: object }>(
   open: Open,
   options: StreamOptions,
   cursor: (event: Event) => string,
@@ -75,7 +70,7 @@ class Connection {
   }
 
   /** Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped and requested again. */
-  async *events<Event extends { type: string }>(response: Response): AsyncGenerator<Event, void, void> {
+  async *events<Event extends { type: string; data: object }>(response: Response): AsyncGenerator<Event, void, void> {
     if (!response.body) return;
     const reader = response.body.getReader();
     const decoder = new TextDecoder();
@@ -91,6 +86,8 @@ class Connection {
         const event = JSON.parse(line) as Event;
         // Last line of a stream whose token is no longer valid: the next connection is refused with the reason.
         if (event.type === "unauthorized") return;
+        // The bridge leaves it out where it is empty.
+        event.data ??= {};
         yield event;
       }
     }
@@ -106,21 +103,4 @@ class Connection {
     clearTimeout(this.#timer);
     this.#timer = setTimeout(this.#abort, this.#options.idleMs ?? 40_000);
   }
-}
-
-function backoff(failures: number, most: number): number {
-  const ceiling = Math.min(most, 250 * 2 ** Math.min(failures, 16));
-  return ceiling / 2 + Math.random() * (ceiling / 2);
-}
-
-function pause(ms: number, signal: AbortSignal | undefined): Promise<void> {
-  return new Promise((resolve) => {
-    const timer = setTimeout(done, ms);
-    signal?.addEventListener("abort", done, { once: true });
-    function done() {
-      clearTimeout(timer);
-      signal?.removeEventListener("abort", done);
-      resolve();
-    }
-  });
 }

@@ -11,7 +11,7 @@ async function serve(handler: Handler): Promise<Bridge> {
   server = createServer(handler);
   await new Promise<void>((resolve) => server?.listen(0, "127.0.0.1", resolve));
   const { port } = server.address() as AddressInfo;
-  return new Bridge({ baseUrl: `http://127.0.0.1:${port}/`, token: () => "secret" });
+  return new Bridge({ baseUrl: `http://127.0.0.1:${port}/`, token: () => "secret", maxRetries: 0 });
 }
 
 afterEach(async () => {
@@ -20,8 +20,9 @@ afterEach(async () => {
   server = undefined;
 });
 
-function event(id: number, type = "assistant.text"): BridgeEvent {
-  return { id: `log-${id}`, seq: id, type, taskId: "t", agentId: "a", dispatchId: "d", provider: "echo", timestamp: "" };
+function event(id: number): BridgeEvent {
+  const data = { delta: "x" };
+  return { id: `log-${id}`, seq: id, type: "assistant.text", taskId: "t", agentId: "a", dispatchId: "d", provider: "echo", timestamp: "", data };
 }
 
 function line(...events: BridgeEvent[]): string {
@@ -80,7 +81,7 @@ describe("requests", () => {
       response.end("<html>");
     });
     await expect(bridge.adapters()).rejects.toMatchObject({ code: "HTTP_502", isTemporary: true });
-    const unreachable = new Bridge({ baseUrl: "http://127.0.0.1:9" });
+    const unreachable = new Bridge({ baseUrl: "http://127.0.0.1:9", maxRetries: 0 });
     await expect(unreachable.adapters()).rejects.toMatchObject({ status: 0, code: "UNREACHABLE" });
   });
 });

@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import { resume } from "../src/stream.js";
-import type { BridgeEvent } from "../src/wire.js";
+import type { BridgeEvent } from "../src/wire/index.js";
 
 /** Pseudo-random numbers, so that a failure can be reproduced from its seed. */
 function numbers(seed: number): (below: number) => number {

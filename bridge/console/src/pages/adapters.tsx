@@ -112,7 +112,7 @@ function Strip({ reports }: { reports: HealthReport[] }) {
     <div class="strip" role="img" aria-label={`Health since ${reports[0]?.checkedAt}: ${reports.map((report) => report.status).join(", ")}`}>
       {reports.map((report, index) => {
         const until = reports[index + 1]?.checkedAt;
-        const ms = (until ? Date.parse(until) : Date.now()) - Date.parse(report.checkedAt);
+        const ms = (until ? Date.parse(until) : Date.now()) - Date.parse(report.checkedAt ?? "");
         return <i key={index} class={report.status} style={{ flexGrow: Math.max(0.02, ms / whole) }} title={`${report.status} from ${report.checkedAt}`} />;
       })}
     </div>

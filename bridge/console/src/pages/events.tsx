@@ -125,8 +125,7 @@ const UNSAID = ["deliveryId", "provider", "taskId"];
 
 /** Formats text as it is, other data with their names. */
 function said(data: BridgeEvent["data"]): string {
-  if (!data) return "";
-  if (typeof data["delta"] === "string") return data["delta"];
+  if ("delta" in data && typeof data.delta === "string") return data.delta;
   const pairs = Object.entries(data).filter(([name, value]) => value !== null && !UNSAID.includes(name));
   return pairs.map(([name, value]) => `${name} ${word(value)}`).join(" · ");
 }

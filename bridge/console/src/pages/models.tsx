@@ -71,9 +71,9 @@ function Posture({ runtime }: { runtime: Runtime }) {
         )}
       </div>
       <Problem error={posture.error} />
-      {posture.data?.findings.length === 0 && <Empty>The runtime reports no findings.</Empty>}
+      {posture.data?.findings?.length === 0 && <Empty>The runtime reports no findings.</Empty>}
       <ol class="attempts" aria-label="Findings">
-        {posture.data?.findings.map((finding, index) => <li key={index}><Badge state={finding.severity} /> <span class="id">{finding.message}</span></li>)}
+        {posture.data?.findings?.map((finding, index) => <li key={index}><Badge state={finding.severity} /> <span class="id">{finding.message}</span></li>)}
       </ol>
       <Changed change={change} />
     </section>

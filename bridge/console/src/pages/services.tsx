@@ -29,7 +29,7 @@ export function Services() {
       {!page.data && !page.error && <Skeleton lines={8} />}
       {page.data?.diagnostics.map((found, index) => (
         <p key={index} class={`notice ${found.severity === "error" ? "bad" : "warn"}`}>
-          <strong>{found.code}</strong> {found.file && <code>{found.file}</code>} {found.message} {found.fixHint}
+          <strong>{String(found.code)}</strong> {found.file !== undefined && <code>{String(found.file)}</code>} {String(found.message)} {found.fixHint !== undefined && String(found.fixHint)}
         </p>
       ))}
       {page.data?.services.length === 0 && <Empty>No service is known; import a manifest: <code>forge manifest import FILE|URL</code>.</Empty>}

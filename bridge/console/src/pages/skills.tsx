@@ -86,7 +86,8 @@ function Row({ runtime, skill, status, changed }: { runtime: Runtime; skill: Ski
   const update = async () => runtime.updateSkill({ ...((await ifSupported(runtime.skill(key))) ?? skill), enabled: !enabled });
   const install = () => change.run("installDependencies", () => runtime.installDependencies(key), (report) => {
     changed();
-    const parts = [report.installed.length > 0 && `installed ${report.installed.join(", ")}`, report.failed.length > 0 && `still missing ${report.failed.join(", ")}`];
+    const { installed = [], failed = [] } = report;
+    const parts = [installed.length > 0 && `installed ${installed.join(", ")}`, failed.length > 0 && `still missing ${failed.join(", ")}`];
     const text = parts.filter(Boolean).join("; ") || "nothing was missing";
     return `${text[0]?.toUpperCase()}${text.slice(1)}.`;
   });

@@ -1,4 +1,4 @@
-import type { GraphNode, TaskStatus, TaskSummary } from "@forge-bridge/client";
+import type { GraphNode, RunTask, TaskStatus } from "@forge-bridge/client";
 import { useMemo } from "preact/hooks";
 import { layout, NODE } from "../layout";
 import { link } from "../router";
@@ -7,7 +7,7 @@ import { tone } from "./badge";
 interface Properties {
   runId: string;
   nodes: GraphNode[];
-  tasks: Record<string, TaskSummary>;
+  tasks: Record<string, RunTask>;
   status: (task: string) => TaskStatus;
   selected: string | undefined;
 }

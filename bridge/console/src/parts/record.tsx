@@ -35,7 +35,7 @@ function Files({ id, files }: { id: string; files: OutputFile[] }) {
   const save = async (file: OutputFile) => {
     setProblem(undefined);
     // Not a plain link: the request carries the token.
-    const url = URL.createObjectURL(await bridge.outputFile(id, file.name));
+    const url = URL.createObjectURL(await bridge.file(id, file.name));
     const anchor = document.createElement("a");
     anchor.href = url;
     anchor.download = file.name;

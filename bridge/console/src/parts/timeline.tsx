@@ -61,7 +61,8 @@ export function grow(history: History, events: Occurrence[]): History {
       continue;
     }
     const bad = BAD.includes(kind) || event.data?.["isError"] === true;
-    next.push({ key, kind, at, attempt, bad, agent, ...(event.data && { data: event.data }) });
+    const hasData = Object.keys(event.data ?? {}).length > 0;
+    next.push({ key, kind, at, attempt, bad, agent, ...(hasData && { data: event.data }) });
   }
   const entries = next.slice(-KEPT).map(trim);
   return { entries, dropped: history.dropped + next.length - entries.length };
