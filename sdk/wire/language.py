@@ -8,45 +8,111 @@ FILES = {
     "errors": ["ErrorCode", "FieldError", "ErrorDetails", "Diagnostic"],
     "deliveries": ["DeliveryStatus", "DeliveryAttempt", "Destination", "Delivery"],
     "requests": [
-        "DispatchRequest", "Attachment", "ModelOptions", "Tool", "OpenAiTool", "ToolResult", "Workspace", "Preferences",
-        "Budget", "CallbackOptions",
+        "DispatchRequest",
+        "Attachment",
+        "ModelOptions",
+        "Tool",
+        "OpenAiTool",
+        "ToolResult",
+        "Workspace",
+        "Preferences",
+        "Budget",
+        "CallbackOptions",
     ],
     "results": ["Result", "Usage", "ModelUsage", "ToolCall", "OutputFile", "OutputTruncated"],
     "dispatches": [
-        "DispatchStatus", "DispatchLinks", "Accepted", "DispatchAttempt", "DispatchDelivery", "RoutingStep",
-        "DroppedAdapter", "Dispatch", "StreamTicket",
+        "DispatchStatus",
+        "DispatchLinks",
+        "Accepted",
+        "DispatchAttempt",
+        "DispatchDelivery",
+        "RoutingStep",
+        "DroppedAdapter",
+        "Dispatch",
+        "StreamTicket",
     ],
     "adapters": [
-        "HealthStatus", "HealthReport", "Quarantine", "Profile", "AgentListing", "ReplacedGeneration", "Adapter",
-        "AdapterHealth", "Health",
+        "HealthStatus",
+        "HealthReport",
+        "Quarantine",
+        "Profile",
+        "AgentListing",
+        "ReplacedGeneration",
+        "Adapter",
+        "AdapterHealth",
+        "Health",
     ],
     "events": ["SignalSums", "EventData"],
     "management": [
-        "Agent", "WorkspaceFile", "ChannelBinding", "Skill", "SkillStatus", "InstallReport", "RuntimeModel",
-        "SecurityFinding", "SecurityPosture", "ReloadReport",
+        "Agent",
+        "WorkspaceFile",
+        "ChannelBinding",
+        "Skill",
+        "SkillStatus",
+        "InstallReport",
+        "RuntimeModel",
+        "SecurityFinding",
+        "SecurityPosture",
+        "ReloadReport",
     ],
     "external": ["ExternalEntry", "ExternalService", "ExternalServices", "Approval"],
     "signals": ["SignalSession", "SignalRecord", "SignalTotals", "Intervention", "RuleWindow", "SignalRule"],
     "runs": [
-        "RunStatus", "TaskStatus", "AgentType", "RunSummary", "GraphNode", "RunGraph", "ArtifactInfo", "RunTask",
-        "Subtask", "StartedAgent", "Run", "TaskDocument", "GraphEdge", "RunOverlay", "ChangeRequest", "RunVerification",
+        "RunStatus",
+        "TaskStatus",
+        "AgentType",
+        "RunSummary",
+        "GraphNode",
+        "RunGraph",
+        "ArtifactInfo",
+        "RunTask",
+        "Subtask",
+        "StartedAgent",
+        "Run",
+        "TaskDocument",
+        "GraphEdge",
+        "RunOverlay",
+        "ChangeRequest",
+        "RunVerification",
     ],
     "run_events": ["MergeProof", "RunEventData"],
 }
 # Pages and envelopes, which the clients unpack, the body of a new run, which is arguments, and what tools send.
 UNUSED = {
-    "DispatchPage", "EventPage", "Retried", "Error", "ExternalFailure", "ExternalPending", "RunRequest", "AgentHealth",
-    "SignalSessionRequest", "SignalSessionStarted", "UsageRecord", "SignalEmitted", "EngineSignal", "EngineAnswer",
+    "DispatchPage",
+    "EventPage",
+    "Retried",
+    "Error",
+    "ExternalFailure",
+    "ExternalPending",
+    "RunRequest",
+    "AgentHealth",
+    "SignalSessionRequest",
+    "SignalSessionStarted",
+    "UsageRecord",
+    "SignalEmitted",
+    "EngineSignal",
+    "EngineAnswer",
 }
 # Envelopes whose `data` depends on their `type`: the map of the data, and the names of the union and of its last member.
-EVENTS = {"EventData": ("ExecutionEvent", "BridgeEvent", "OtherEvent"),
-          "RunEventData": ("RunEvent", "ForgeEvent", "OtherRunEvent")}
+EVENTS = {
+    "EventData": ("ExecutionEvent", "BridgeEvent", "OtherEvent"),
+    "RunEventData": ("RunEvent", "ForgeEvent", "OtherRunEvent"),
+}
 # Schemas with a member that decides which others there are: names, members that are required, further members.
-VARIANTS = {"Result": ("status", {
-    "ok": ("OkResult", [], []),
-    "error": ("ErrorResult", ["error", "errorCode"],
-              ["toolCalls", "inputRequest", "retryable", "retryAfterMs", "details"]),
-})}
+VARIANTS = {
+    "Result": (
+        "status",
+        {
+            "ok": ("OkResult", [], []),
+            "error": (
+                "ErrorResult",
+                ["error", "errorCode"],
+                ["toolCalls", "inputRequest", "retryable", "retryAfterMs", "details"],
+            ),
+        },
+    )
+}
 # Objects whose members are names, with the type that belongs to each.
 MAPS = {*EVENTS, "ErrorDetails"}
 # Members that a method of the clients fills in, so that there is a type without them.
@@ -122,10 +188,17 @@ class Language:
     def either(self, types: list[str]) -> str:
         return " | ".join(dict.fromkeys(types))
 
-    def literal(self, values: list) -> str: raise NotImplementedError
-    def array(self, item: str) -> str: raise NotImplementedError
-    def map(self, value: str) -> str: raise NotImplementedError
-    def object(self, schema: dict, name: str) -> str: raise NotImplementedError
+    def literal(self, values: list) -> str:
+        raise NotImplementedError
+
+    def array(self, item: str) -> str:
+        raise NotImplementedError
+
+    def map(self, value: str) -> str:
+        raise NotImplementedError
+
+    def object(self, schema: dict, name: str) -> str:
+        raise NotImplementedError
 
     @staticmethod
     def is_open(schema: dict) -> bool:

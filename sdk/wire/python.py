@@ -19,7 +19,10 @@ class Python(Language):
         self.done: set[str] = set()
 
     def literal(self, values):
-        shown = ["None" if value is None else json.dumps(value).replace("true", "True").replace("false", "False") for value in values]
+        shown = [
+            "None" if value is None else json.dumps(value).replace("true", "True").replace("false", "False")
+            for value in values
+        ]
         return f"Literal[{', '.join(shown)}]"
 
     def array(self, item):
@@ -97,7 +100,7 @@ class Python(Language):
         return self.record(name, schema)
 
     def events(self, source):
-        _, union, other = EVENTS[source]
+        _, union, _ = EVENTS[source]
         prefix = "Run" if source.startswith("Run") else ""
         lines, names = self.record(f"{union}Base", self.envelope(source)), []
         for kind, data in self.schemas[source]["properties"].items():
@@ -106,14 +109,14 @@ class Python(Language):
             described = {"description": data.get("description", "")}
             members = {"type": {"const": kind}, "data": {**data, "description": ""}}
             self.inner = []
-            own = self.record(names[-1], {"properties": members, "required": ["type", "data"], **described}, f"{union}Base")
+            own = self.record(
+                names[-1], {"properties": members, "required": ["type", "data"], **described}, f"{union}Base"
+            )
             lines += self.inner + own
         self.inner = []
-        rest = {"properties": {"type": {"type": "string"}, "data": {"type": "object"}}, "required": ["type", "data"],
-                "description": "Event of a type that this version does not name."}
-        lines += self.record(other, rest, f"{union}Base")
-        text = "Event. Comparing `type` selects the `data`; ignore types that you do not know."
-        return lines + self.alias(union, f"Union[{', '.join([*names, other])}]", {"description": text})
+        # Without a last member for other types: type checkers narrow a union only if all of its types are literals.
+        text = "Event. Comparing `type` selects the `data`; ignore types that are not named here."
+        return lines + self.alias(union, f"Union[{', '.join(names)}]", {"description": text})
 
     def emit(self, file, source, into):
         """Appends a declaration after those of the same file that it refers to."""
@@ -135,7 +138,10 @@ class Python(Language):
             self.emit(file, name, lines)
         body = "\n".join(lines)
         head = [f'"""{HEAD}"""', "", "from __future__ import annotations", ""]
-        for module, names in [("typing", ["Any", "Literal", "Union"]), ("typing_extensions", ["NotRequired", "TypeAlias", "TypedDict"])]:
+        for module, names in [
+            ("typing", ["Any", "Literal", "Union"]),
+            ("typing_extensions", ["NotRequired", "TypeAlias", "TypedDict"]),
+        ]:
             used = [name for name in names if re.search(rf"\b{name}\b", body)]
             head += [f"from {module} import {', '.join(used)}", ""] if used else []
         local = [f"from .{place} import {names}" for place, names in self.imports(file)]

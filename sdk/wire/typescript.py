@@ -85,26 +85,38 @@ class TypeScript(Language):
         line = f"export type {name} = {value};"
         if len(line) <= WIDTH:
             return [line]
-        return [f"export type {name} =", *(f"  | {one}" for one in value.split(" | ")[:-1]), f"  | {value.split(' | ')[-1]};"]
+        return [
+            f"export type {name} =",
+            *(f"  | {one}" for one in value.split(" | ")[:-1]),
+            f"  | {value.split(' | ')[-1]};",
+        ]
 
     def events(self, source):
         _, union, other = EVENTS[source]
         kind = source.removesuffix("Data") + "Type"
         return [
-            f"export type {kind} = keyof {source};", "",
+            f"export type {kind} = keyof {source};",
+            "",
             *self.interface(f"{union}Base", self.envelope(source)),
             "/**",
-            " * Type that this version does not name; compare `String(event.type)`. An enum, because `type === \"…\"` would also",
+            ' * Type that this version does not name; compare `String(event.type)`. An enum, because `type === "…"` would also',
             " * select events whose type is `string`.",
             " */",
-            f"declare enum {other}Type {{", '  Unnamed = "",', "}", "",
+            f"declare enum {other}Type {{",
+            '  Unnamed = "",',
+            "}",
+            "",
             "/** Event of a type that this version does not name. */",
             f"export interface {other} extends {union}Base {{",
-            f"  type: {other}Type;", "  data: Record<string, unknown>;", "}", "",
+            f"  type: {other}Type;",
+            "  data: Record<string, unknown>;",
+            "}",
+            "",
             "/** Event. Comparing `type` selects the `data`; ignore types that you do not know. */",
             f"export type {union} =",
             f"  | {{ [Type in {kind}]: {union}Base & {{ type: Type; data: {source}[Type] }} }}[{kind}]",
-            f"  | {other};", "",
+            f"  | {other};",
+            "",
         ]
 
     def file(self, file):

@@ -25,7 +25,7 @@ __all__ = [
     "SignalSessionEndedEventData", "SignalSessionEndedEvent", "SignalHeartbeatLostEventData",
     "SignalHeartbeatLostEvent", "SignalInterventionEventData", "SignalInterventionEvent", "SignalBlockedEventData",
     "SignalBlockedEvent", "SignalAcknowledgedEventData", "SignalAcknowledgedEvent", "SignalMilestoneEventData",
-    "SignalMilestoneEvent", "SignalRefusedEventData", "SignalRefusedEvent", "OtherEvent", "BridgeEvent"
+    "SignalMilestoneEvent", "SignalRefusedEventData", "SignalRefusedEvent", "BridgeEvent"
 ]
 
 class SignalSums(TypedDict):
@@ -373,12 +373,6 @@ class SignalRefusedEvent(BridgeEventBase):
     type: Literal["signal.refused"]
     data: SignalRefusedEventData
 
-class OtherEvent(BridgeEventBase):
-    """Event of a type that this version does not name."""
-
-    type: str
-    data: dict[str, Any]
-
 BridgeEvent: TypeAlias = Union[
     ExecutionAcceptedEvent,
     ExecutionQueuedEvent,
@@ -414,6 +408,5 @@ BridgeEvent: TypeAlias = Union[
     SignalAcknowledgedEvent,
     SignalMilestoneEvent,
     SignalRefusedEvent,
-    OtherEvent,
 ]
-"""Event. Comparing `type` selects the `data`; ignore types that you do not know."""
+"""Event. Comparing `type` selects the `data`; ignore types that are not named here."""

@@ -28,7 +28,7 @@ __all__ = [
     "RunRefineryConflictEventData", "RunRefineryConflictEvent", "RunRefineryTestsEventData",
     "RunRefineryTestsEvent", "RunRefineryMergedEventData", "RunRefineryMergedEvent", "RunCrEmittedEventData",
     "RunCrEmittedEvent", "RunCrResolvedEventData", "RunCrResolvedEvent", "RunDagOverlayAppliedEventData",
-    "RunDagOverlayAppliedEvent", "RunUsageEventData", "RunUsageEvent", "OtherRunEvent", "ForgeEvent"
+    "RunDagOverlayAppliedEvent", "RunUsageEventData", "RunUsageEvent", "ForgeEvent"
 ]
 
 class MergeProof(TypedDict):
@@ -409,12 +409,6 @@ class RunUsageEvent(ForgeEventBase):
     type: Literal["usage"]
     data: RunUsageEventData
 
-class OtherRunEvent(ForgeEventBase):
-    """Event of a type that this version does not name."""
-
-    type: str
-    data: dict[str, Any]
-
 ForgeEvent: TypeAlias = Union[
     RunStartedEvent,
     RunAttachedEvent,
@@ -455,6 +449,5 @@ ForgeEvent: TypeAlias = Union[
     RunCrResolvedEvent,
     RunDagOverlayAppliedEvent,
     RunUsageEvent,
-    OtherRunEvent,
 ]
-"""Event. Comparing `type` selects the `data`; ignore types that you do not know."""
+"""Event. Comparing `type` selects the `data`; ignore types that are not named here."""
