@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Once;
 
 use super::harness::library::root;
 use super::harness::process::{Home, Process};
@@ -37,8 +38,8 @@ fn example(path: &str) -> Command {
     command
 }
 
-/// Standard output of an example that must succeed.
-fn output(command: &mut Command) -> String {
+/// Standard output of a program that must succeed.
+pub(super) fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let complained = String::from_utf8_lossy(&output.stderr);
@@ -90,25 +91,29 @@ impl Drop for Receiver {
     }
 }
 
-/// Builds the SDK unless a former check has done so.
-fn build_sdk() {
-    let sdk: PathBuf = root().join("sdk/typescript");
-    if sdk.join("dist/index.js").exists() {
-        return;
-    }
-    let node = forge_test_runtimes::node();
-    let path = format!(
-        "{}:{}",
-        node.parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
-    for arguments in [
-        vec!["ci", "--ignore-scripts", "--no-audit", "--no-fund"],
-        vec!["run", "build"],
-    ] {
-        let mut npm = Command::new("npm");
-        output(npm.args(arguments).current_dir(&sdk).env("PATH", &path));
-    }
+/// Installs and builds the TypeScript client unless a former check has done so; one test does it for all.
+pub(super) fn build_sdk() {
+    static BUILT: Once = Once::new();
+    BUILT.call_once(|| {
+        let sdk: PathBuf = root().join("sdk/typescript");
+        let built = ["dist/index.js", "node_modules/vitest"].map(|path| sdk.join(path).exists());
+        if built == [true, true] {
+            return;
+        }
+        let node = forge_test_runtimes::node();
+        let path = format!(
+            "{}:{}",
+            node.parent().unwrap().display(),
+            std::env::var("PATH").unwrap()
+        );
+        for arguments in [
+            vec!["ci", "--ignore-scripts", "--no-audit", "--no-fund"],
+            vec!["run", "build"],
+        ] {
+            let mut npm = Command::new("npm");
+            output(npm.args(arguments).current_dir(&sdk).env("PATH", &path));
+        }
+    });
 }
 
 #[tokio::test]

