@@ -75,7 +75,7 @@ FILES = {
         "ChangeRequest",
         "RunVerification",
     ],
-    "run_events": ["MergeProof", "RunEventData"],
+    "run_events": ["MergeProof", "ForgeEventData"],
 }
 # Pages and envelopes, which the clients unpack, the body of a new run, which is arguments, and what tools send.
 UNUSED = {
@@ -97,7 +97,7 @@ UNUSED = {
 # Envelopes whose `data` depends on their `type`: the map of the data, and the names of the union and of its last member.
 EVENTS = {
     "EventData": ("ExecutionEvent", "BridgeEvent", "OtherEvent"),
-    "RunEventData": ("RunEvent", "ForgeEvent", "OtherRunEvent"),
+    "ForgeEventData": ("RunEvent", "ForgeEvent", "OtherForgeEvent"),
 }
 # Schemas with a member that decides which others there are: names, members that are required, further members.
 VARIANTS = {

@@ -101,7 +101,7 @@ class Python(Language):
 
     def events(self, source):
         _, union, _ = EVENTS[source]
-        prefix = "Run" if source.startswith("Run") else ""
+        prefix = "Run" if source == "ForgeEventData" else ""
         lines, names = self.record(f"{union}Base", self.envelope(source)), []
         for kind, data in self.schemas[source]["properties"].items():
             title = camel(kind)

@@ -1,4 +1,4 @@
-import type { ForgeEvent, RunEventData, TaskStatus } from "@forge-bridge/client";
+import type { ForgeEvent, ForgeEventData, TaskStatus } from "@forge-bridge/client";
 import { plural } from "./format";
 import { grow, type History, type Occurrence } from "./parts/timeline";
 
@@ -31,7 +31,7 @@ export interface RunLog {
   statuses: Map<string, TaskStatus>;
   attempts: Map<string, Attempt[]>;
   histories: Map<string, History>;
-  merges: { at: string; data: RunEventData["refinery.merged"] }[];
+  merges: { at: string; data: ForgeEventData["refinery.merged"] }[];
   /** Number of events about change requests. */
   changes: number;
 }

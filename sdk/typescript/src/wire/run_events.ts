@@ -10,7 +10,7 @@ export interface MergeProof {
 }
 
 /** `data` of a `RunEvent` by its `type`. */
-export interface RunEventData {
+export interface ForgeEventData {
   "run.started": { repoUrl: string };
   /** The repository was fetched. */
   "run.attached": { ref: string; commit: string };
@@ -138,7 +138,7 @@ export interface RunEventData {
   };
 }
 
-export type RunEventType = keyof RunEventData;
+export type ForgeEventType = keyof ForgeEventData;
 
 /** Event of a run. */
 export interface ForgeEventBase {
@@ -156,17 +156,17 @@ export interface ForgeEventBase {
  * Type that this version does not name; compare `String(event.type)`. An enum, because `type === "…"` would also
  * select events whose type is `string`.
  */
-declare enum OtherRunEventType {
+declare enum OtherForgeEventType {
   Unnamed = "",
 }
 
 /** Event of a type that this version does not name. */
-export interface OtherRunEvent extends ForgeEventBase {
-  type: OtherRunEventType;
+export interface OtherForgeEvent extends ForgeEventBase {
+  type: OtherForgeEventType;
   data: Record<string, unknown>;
 }
 
 /** Event. Comparing `type` selects the `data`; ignore types that you do not know. */
 export type ForgeEvent =
-  | { [Type in RunEventType]: ForgeEventBase & { type: Type; data: RunEventData[Type] } }[RunEventType]
-  | OtherRunEvent;
+  | { [Type in ForgeEventType]: ForgeEventBase & { type: Type; data: ForgeEventData[Type] } }[ForgeEventType]
+  | OtherForgeEvent;

@@ -18,7 +18,7 @@ RunStatus: TypeAlias = Literal["planning", "plan_review", "executing", "paused",
 TaskStatus: TypeAlias = Literal["PENDING", "RUNNING", "DONE", "MERGE_READY", "MERGED", "FAILED", "STALE"]
 """State of a task."""
 
-AgentType: TypeAlias = Literal[1, 2, 3, "refinery"]
+AgentType: TypeAlias = Literal[1, 2, 3] | Literal["refinery"]
 """1 small task, 2 task, 3 task with subtasks, `refinery`: merges its dependencies."""
 
 class RunSummary(TypedDict):
