@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from process import PROGRAM, Process
 from server import Answer, Request, Server
 
 
@@ -26,3 +27,11 @@ def serve() -> Iterator[Callable[[Callable[[Request], Answer]], Server]]:
 def types(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Cache of the type checker, shared by the tests."""
     return tmp_path_factory.mktemp("types")
+
+
+@pytest.fixture(scope="module")
+def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    process = Process(PROGRAM, tmp_path_factory.mktemp("bridge"))
+    process.start()
+    yield process
+    process.stop()

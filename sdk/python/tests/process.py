@@ -8,6 +8,12 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
+PROGRAM = os.environ.get("FORGE_BRIDGE") or ""
+# Without the program there is no bridge to run them against: `tests/e2e/sdk.rs` names it.
+against_a_bridge = pytest.mark.skipif(not PROGRAM, reason="FORGE_BRIDGE does not name the program")
+
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
@@ -58,3 +64,16 @@ class Process:
             self._child.send_signal(signal.SIGTERM)
             self._child.wait()
             self._child = None
+
+
+def repository(origin: Path, folder: Path) -> Path:
+    """Makes a repository with one commit."""
+    author = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    for command in (
+        ["init", "--quiet", "--initial-branch=main", "work"],
+        ["-C", "work", "commit", "--quiet", "--allow-empty", "-m", "first"],
+        ["clone", "--quiet", "--bare", "work", str(origin)],
+    ):
+        environment = {**os.environ, **author, "GIT_CONFIG_GLOBAL": "/dev/null"}
+        subprocess.run(["git", *command], cwd=folder, check=True, env=environment)
+    return origin

@@ -7,21 +7,17 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from process import SECRET, Process
+from process import SECRET, Process, against_a_bridge, repository
 from server import Answer, Server
 from standardwebhooks.webhooks import Webhook
 
 from forge_bridge import Bridge, verify_webhook
 
 HERE = Path(__file__).parent.parent
-PROGRAM = os.environ.get("FORGE_BRIDGE")
-# Without the program there is no bridge to run them against: `tests/e2e/sdk.rs` names it.
-against_a_bridge = pytest.mark.skipif(not PROGRAM, reason="FORGE_BRIDGE does not name the program")
 
 TEXT = (HERE / "README.md").read_text()
 EXAMPLES: dict[str, str] = {}
@@ -76,14 +72,6 @@ def test_the_examples_are_typed(tmp_path: Path, types: Path) -> None:
         cwd=HERE,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-
-
-@pytest.fixture(scope="module")
-def bridge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    process = Process(PROGRAM or "", tmp_path_factory.mktemp("bridge"))
-    process.start()
-    yield process
-    process.stop()
 
 
 class Example:
@@ -211,16 +199,7 @@ def test_follow_all_events_over_a_restart(bridge: Process, tmp_path: Path, spell
 @against_a_bridge
 @pytest.mark.parametrize("spelling", ["as it is", "with asyncio"])
 def test_a_run_on_a_repository(bridge: Process, tmp_path: Path, spelling: str) -> None:
-    origin = bridge.home / f"{spelling.replace(' ', '-')}.git"
-    author = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    for command in (
-        ["init", "--quiet", "--initial-branch=main", "work"],
-        ["-C", "work", "commit", "--quiet", "--allow-empty", "-m", "first"],
-        ["clone", "--quiet", "--bare", "work", str(origin)],
-    ):
-        subprocess.run(
-            ["git", *command], cwd=tmp_path, check=True, env={**os.environ, **author, "GIT_CONFIG_GLOBAL": "/dev/null"}
-        )
+    origin = repository(bridge.home / f"{spelling.replace(' ', '-')}.git", tmp_path)
     plan = '{"tasks": [{"id": "hello", "title": "Say hello", "type": 1, "dependencies": [], "instructions": "write hello.txt hi"}]}'
     replaced = {"https://github.com/org/repo": f"file://{origin}", '"Build a REST API"': repr(plan)}
     example = Example(SPELLINGS["A run on a repository", spelling], bridge.url, tmp_path, replaced)

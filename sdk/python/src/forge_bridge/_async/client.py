@@ -65,7 +65,7 @@ class AsyncBridge(AsyncServices):
 
     async def run(
         self,
-        request: AwaitedRequest,
+        request: AwaitedRequest | DispatchRequest,
         *,
         idempotency_key: str | None = None,
         on_event: Callable[[BridgeEvent], None] | None = None,
