@@ -1,6 +1,6 @@
 import type { Result } from "./wire/index.js";
 
-/** Callback that is not to be believed, with the reason. Answer it with 401. */
+/** Callback that failed the verification, with the reason. Answer it with 401. */
 export class WebhookError extends Error {
   constructor(message: string) {
     super(message);
@@ -9,7 +9,10 @@ export class WebhookError extends Error {
 }
 
 export interface WebhookOptions {
-  /** Largest difference between `webhook-timestamp` and the clock, in seconds, so that a recorded request cannot be sent again later. Default 300. */
+  /**
+   * Largest difference between `webhook-timestamp` and the clock, in seconds, so that a recorded request cannot be sent
+   * again later. Default 300.
+   */
   toleranceSeconds?: number;
   /** Default: the current time. */
   now?: Date;

@@ -31,8 +31,8 @@ class BridgeError(Exception):
         `UNREACHABLE` or `TIMEOUT` without an answer."""
         self.request_id = request_id
         self.details = details
-        """By the code: field errors (`INVALID_REQUEST`), `firstSafeCursor` (`CURSOR_EXPIRED`) and so on; of an external
-        service its diagnostics."""
+        """By the code: field errors (`INVALID_REQUEST`), `firstSafeCursor` (`CURSOR_EXPIRED`) and so on; of an
+        external service its diagnostics."""
         self.trace_id = trace_id
         """Trace of a call of an external service."""
         self.dispatch_id = dispatch_id

@@ -15,7 +15,7 @@ from .wire import Result
 
 
 class WebhookError(Exception):
-    """Callback that is not to be believed, with the reason. Answer it with 401."""
+    """Callback that failed the verification, with the reason. Answer it with 401."""
 
 
 def verify_webhook(

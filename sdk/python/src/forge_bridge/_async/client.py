@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import httpx
 from typing_extensions import Self
@@ -34,10 +34,10 @@ from .transport import AsyncTransport, at, decode
 class AsyncBridge(AsyncServices):
     """Client of the HTTP interface of a bridge. Every method raises a `BridgeError`.
 
-    `token` is a bearer token, or a function that returns it for each request. `timeout` is the time that an answer may
-    take to begin or to continue, in seconds; every method has it as well. `max_retries` is the number of repetitions of a
-    request that is safe to repeat, after no answer, 408, 429 and 5xx. `http` is a client of yours, for proxies and
-    certificates; it is not closed.
+    `token` is a bearer token, or a function that returns it for each request. `timeout` is the time that an answer
+    may take to begin or to continue, in seconds; every method has it as well. `max_retries` is the number of
+    repetitions of a request that is safe to repeat, after no answer, 408, 429 and 5xx. `http` is a client of yours,
+    for proxies and certificates; it is not closed.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class AsyncBridge(AsyncServices):
 
         Waits as long as it takes, over disconnects and restarts of the bridge; the time of the work is bounded by the
         request. Without a callback unless `callbackUrl` is given. `on_event` is called with each event, from the
-        acceptance to the result. An interrupt or a cancelled task ends the waiting alone, and the same request waits for
-        the same dispatch again; with `cancel_on_interrupt` it cancels the dispatch, too.
+        acceptance to the result. An interrupt or a cancelled task ends the waiting alone, and the same request waits
+        for the same dispatch again; with `cancel_on_interrupt` it cancels the dispatch, too.
         """
-        posted: DispatchRequest = {**request, "callbackUrl": request.get("callbackUrl")}
+        posted = cast(DispatchRequest, {**request, "callbackUrl": request.get("callbackUrl")})
         dispatch_id = (await self.dispatch(posted, idempotency_key=idempotency_key, timeout=timeout))["dispatchId"]
         try:
             async for event in self.dispatch_events(dispatch_id):
@@ -98,14 +98,14 @@ class AsyncBridge(AsyncServices):
         self, request: DispatchRequest, *, idempotency_key: str | None = None, timeout: float | None = None
     ) -> Accepted:
         """Posts a dispatch. The same task id (or idempotency key) with the same body is answered from the record, so
-        that an unanswered request is repeated safely. One that has ended with an error is dispatched again, unless there
-        is a key."""
+        that an unanswered request is repeated safely. One that has ended with an error is dispatched again, unless
+        there is a key."""
         path = "/api/v2/dispatch"
         return await self._http.json("POST", path, body=request, key=idempotency_key, is_safe=True, timeout=timeout)
 
     async def show(self, id: str, *, wait: int | None = None, timeout: float | None = None) -> Dispatch:
-        """Returns one dispatch, by its own id or its task id; with `wait` once it has ended, or after that many seconds
-        (at most 60)."""
+        """Returns one dispatch, by its own id or its task id; with `wait` once it has ended, or after that many
+        seconds (at most 60)."""
         bound = (self._http.timeout if timeout is None else timeout) + (wait or 0)
         return await self._http.json("GET", "/api/v2" + at("dispatch", id), query={"wait": wait}, timeout=bound)
 
@@ -192,14 +192,14 @@ class AsyncBridge(AsyncServices):
         dry_run: bool | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Sends all dead letters again, or those to a host or of results since a time; with `status`, deliveries in that
-        state. Returns their number; with `dry_run` nothing is sent."""
+        """Sends all dead letters again, or those to a host or of results since a time; with `status`, deliveries in
+        that state. Returns their number; with `dry_run` nothing is sent."""
         query = {"host": host, "since": since, "status": status, "dryRun": dry_run}
         answer: dict[str, int] = await self._http.json("POST", "/api/v2/deliveries/retry", query=query, timeout=timeout)
         return answer["retried"]
 
     async def destinations(self, *, timeout: float | None = None) -> list[Destination]:
-        """Returns the receivers whose circuit breaker is open or half-open; receivers not listed are called normally."""
+        """Returns the receivers whose circuit breaker is open or half-open; others are called normally."""
         return (await self._page("/api/v2/deliveries/destinations", "destinations", timeout)).items
 
     async def close_destination(self, origin: str, *, timeout: float | None = None) -> None:
@@ -219,7 +219,8 @@ class AsyncBridge(AsyncServices):
         return await self._http.json("POST", "/api/v2" + at("adapters", provider, "reload"), timeout=timeout)
 
     async def pause(self, provider: str, *, timeout: float | None = None) -> Adapter:
-        """Pauses an adapter, also across restarts of the bridge: running executions continue, accepted dispatches wait."""
+        """Pauses an adapter, also across restarts of the bridge: running executions continue, accepted dispatches
+        wait."""
         return await self._http.json(
             "POST", "/api/v2" + at("adapters", provider, "pause"), is_safe=True, timeout=timeout
         )
@@ -235,7 +236,7 @@ class AsyncBridge(AsyncServices):
         return AsyncManagement(self._http, provider)
 
     async def health(self, *, timeout: float | None = None) -> Health:
-        """Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here."""
+        """Returns the health of the bridge. An offline bridge answers 503 with the same body: no error here."""
         return await self._http.json("GET", "/api/health", timeout=timeout, expects=lambda status: status in (200, 503))
 
     async def ticket(self, *, timeout: float | None = None) -> StreamTicket:
@@ -256,8 +257,8 @@ class AsyncBridge(AsyncServices):
         after: str = "now",
         on_state: OnState | None = None,
     ) -> AsyncIterator[BridgeEvent]:
-        """Yields all events after a cursor; `0` is the earliest, and the default starts now. `on_state` is called with
-        `open` and with `retrying` and the error."""
+        """Yields all events after a cursor; `0` is the earliest, and the default starts now. `on_state` is called
+        with `open` and with `retrying` and the error."""
         query = {"provider": provider, "agentId": agent_id, "taskId": task_id, "type": type}
         now: str | None = None
 

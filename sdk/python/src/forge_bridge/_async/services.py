@@ -22,8 +22,8 @@ class AsyncServices:
         """Calls a command (`service.entry`) of an external service and returns its result.
 
         It is never sent twice; with an `idempotency_key` the same call is answered with the same result, also after a
-        restart of the bridge. A command that waits for an approval is an error with the code `FORGE_APPROVAL_REQUIRED`
-        and its `dispatch_id`.
+        restart of the bridge. A command that waits for an approval is an error with the code
+        `FORGE_APPROVAL_REQUIRED` and its `dispatch_id`.
         """
         return await self._external("commands", ref, args, timeout, key=idempotency_key)
 

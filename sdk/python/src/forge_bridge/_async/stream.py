@@ -23,8 +23,8 @@ Open = Callable[["str | None"], "AbstractAsyncContextManager[httpx.Response | No
 
 
 async def resume(open: Open, after: str | None, cursor: str, on_state: OnState | None) -> AsyncIterator[Any]:
-    """Yields every event once, over as many connections as needed. `open` opens the stream after an event; it ends with
-    204 or `None`. Raises errors that are not temporary."""
+    """Yields every event once, over as many connections as needed. `open` opens the stream after an event; it ends
+    with 204 or `None`. Raises errors that are not temporary."""
     failures = 0
     while True:
         try:
@@ -49,8 +49,8 @@ async def resume(open: Open, after: str | None, cursor: str, on_state: OnState |
 
 
 async def events(response: httpx.Response) -> AsyncIterator[Any]:
-    """Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped, since it is
-    sent again."""
+    """Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped, since it
+    is sent again."""
     rest = b""
     # Not by lines of httpx: they end at U+2028 and others as well, which JSON can have inside of texts.
     async for piece in response.aiter_bytes():

@@ -52,7 +52,8 @@ class AsyncTransport:
         self._token = token
         self.timeout = timeout
         self._max_retries = max_retries
-        self._http = http or httpx.AsyncClient()
+        # Without a bound: each stream holds a connection, and a request that waits for one would time out.
+        self._http = http or httpx.AsyncClient(limits=httpx.Limits(max_keepalive_connections=20))
         self._owns_http = http is None
 
     async def aclose(self) -> None:
@@ -117,7 +118,7 @@ class AsyncTransport:
         timeout: float | None = None,
         expects: Callable[[int], bool] = is_success,
     ) -> Answer:  # type: ignore[type-var, unused-ignore]
-        """Sends a request and returns its answer, which has the type that the caller expects; `None` without content."""
+        """Sends a request and returns its answer, of the type that the caller expects; `None` without content."""
         read: Callable[[httpx.Response], Answer] = decode
         return await self.ask(
             method,

@@ -62,8 +62,8 @@ class ForgeSDK:
     ) -> StartedRun:
         """Attaches a repository and begins the interview with the Captain.
 
-        `ref` is the branch or tag to begin with; `model` and `provider` are those of all steps. With `plan_review` the
-        plan waits for `approve_plan`; with the approval `auto` change requests are approved at once.
+        `ref` is the branch or tag to begin with; `model` and `provider` are those of all steps. With `plan_review`
+        the plan waits for `approve_plan`; with the approval `auto` change requests are approved at once.
         """
         body = {
             "repoUrl": repo_url, "ref": ref, "model": model, "provider": provider, "planReview": plan_review,
@@ -133,8 +133,8 @@ class ForgeSDK:
         wait: int | None = None,
         timeout: float | None = None,
     ) -> Page[ForgeEvent]:
-        """Returns a page of the events of a run, oldest first; `next_cursor` is the `after` of the next page. With `wait`
-        it waits that many seconds for the first event."""
+        """Returns a page of the events of a run, oldest first; `next_cursor` is the `after` of the next page. With
+        `wait` it waits that many seconds for the first event."""
         query = {"after": after, "limit": limit, "wait": wait}
         bound = (self._http.timeout if timeout is None else timeout) + (wait or 0)
         page: dict[str, Any] = self._http.json("GET", _run(run_id, "events"), query=query, timeout=bound)
@@ -143,9 +143,9 @@ class ForgeSDK:
     def pause_run(
         self, run_id: str, mode: Literal["abort"] | None = None, *, timeout: float | None = None
     ) -> None:
-        """Starts nothing new. Agents are asked to end with what they have, if their adapter takes messages, and run to
-        their end if not; `abort` cancels them, and a resume repeats them. Code `INVALID_STATE`: paused before, or
-        ended."""
+        """Starts nothing new. Agents are asked to end with what they have, if their adapter takes messages, and run
+        to their end if not; `abort` cancels them, and a resume repeats them. Code `INVALID_STATE`: paused before,
+        or ended."""
         self._post(_run(run_id, "pause"), timeout, None if mode is None else {"mode": mode})
 
     def resume_run(self, run_id: str, *, timeout: float | None = None) -> None:
