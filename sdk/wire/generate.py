@@ -45,7 +45,7 @@ def main() -> int:
     stale += sorted(present - set(files))
     if check:
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is not current: run sdk/generate.py", file=sys.stderr)
+            print(f"{path.relative_to(ROOT)} is not current: run sdk/wire/generate.py", file=sys.stderr)
         return 1 if stale else 0
     for path in present - set(files):
         path.unlink()
