@@ -39,6 +39,7 @@ FILES = {
         "AgentListing",
         "ReplacedGeneration",
         "Adapter",
+        "AdapterList",
         "AdapterHealth",
         "Health",
     ],
@@ -56,7 +57,7 @@ FILES = {
         "ReloadReport",
     ],
     "external": ["ExternalEntry", "ExternalService", "ExternalServices", "Approval"],
-    "signals": ["SignalSession", "SignalRecord", "SignalTotals", "Intervention", "RuleWindow", "SignalRule"],
+    "signals": ["SignalSession", "SignalRecord", "SignalTotals", "SignalTotalsList", "Intervention", "RuleWindow", "SignalRule"],
     "runs": [
         "RunStatus",
         "TaskStatus",

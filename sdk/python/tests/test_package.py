@@ -26,6 +26,27 @@ def test_sources_and_tests_are_typed(types: Path) -> None:
     run("-m", "mypy", "--strict", "--cache-dir", str(types), "src", "tests")
 
 
+MISTAKES = """
+from forge_bridge import Bridge
+
+bridge = Bridge("http://127.0.0.1:7420")
+bridge.run({"taskId": "t", "agentId": "a", "message": "m", "timeoutSecs": 5})  # type: ignore[typeddict-unknown-key]
+bridge.dispatch({"taskId": "t", "agentId": "a", "message": "m"})  # type: ignore[typeddict-item]
+bridge.show("t")["dispatchID"]  # type: ignore[typeddict-item]
+for event in bridge.events():
+    if event["type"] == "assistant.txt":  # type: ignore[comparison-overlap]
+        pass
+    if event["type"] == "usage":
+        print(event["data"]["delta"])  # type: ignore[typeddict-item]
+"""
+
+
+def test_mistakes_do_not_pass_a_type_checker(tmp_path: Path, types: Path) -> None:
+    # A comment that hides no error is an error.
+    (tmp_path / "mistakes.py").write_text(MISTAKES)
+    run("-m", "mypy", "--strict", "--cache-dir", str(types), str(tmp_path / "mistakes.py"))
+
+
 def test_the_wheel_can_be_imported_and_has_types_and_licences(tmp_path: Path) -> None:
     run("-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path))
     [source] = tmp_path.glob("forge_bridge-*.tar.gz")

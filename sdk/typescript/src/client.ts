@@ -27,6 +27,7 @@ import { type StreamOptions, resume } from "./stream.js";
 import type {
   Accepted,
   Adapter,
+  AdapterList,
   Approval,
   BridgeEvent,
   Delivery,
@@ -42,7 +43,7 @@ import type {
   SignalRecord,
   SignalRule,
   SignalSession,
-  SignalTotals,
+  SignalTotalsList,
   StreamTicket,
 } from "./wire/index.js";
 
@@ -170,7 +171,7 @@ export class Bridge {
     await this.#post(`/api/v2/deliveries/destinations/${encodeURIComponent(origin)}/close`, options, true);
   }
 
-  adapters(options: CallOptions = {}): Promise<{ adapters: Adapter[]; default: string | null }> {
+  adapters(options: CallOptions = {}): Promise<AdapterList> {
     return this.#json("/api/v2/adapters", call(options));
   }
 
@@ -246,13 +247,13 @@ export class Bridge {
 
   /**
    * Adds up the signals by user, project, adapter or model, since a time (RFC 3339, or an age such as `7d`), the most
-   * expensive first. `leftOutUntil`: signals that arrived until then are left out, because there are too many.
+   * expensive first.
    */
   signalTotals<By extends SignalProperty>(
     by: By,
     since?: string,
     options: CallOptions = {},
-  ): Promise<{ totals: (SignalTotals & Record<By, string | null>)[]; leftOutUntil: string | null }> {
+  ): Promise<SignalTotalsList & { totals: Record<By, string | null>[] }> {
     return this.#json(`/api/v2/signals/totals${query({ by, since })}`, call(options));
   }
 
@@ -266,9 +267,13 @@ export class Bridge {
     return this.#list("/api/v2/signals/rules", "rules", options);
   }
 
-  /** Returns the health of the bridge. An offline bridge answers 503 with the same body, which is no error here. */
-  health(options: CallOptions = {}): Promise<Health> {
-    return this.#json("/api/health", { ...call(options), expects: (status) => status === 200 || status === 503 });
+  /**
+   * Returns the health of the bridge; with `verbose` the profiles of the adapters as well, for a token with the scope `read`.
+   * An offline bridge answers 503 with the same body, which is no error here.
+   */
+  health(options: CallOptions & { verbose?: boolean | undefined } = {}): Promise<Health> {
+    const path = `/api/health${query({ verbose: options.verbose })}`;
+    return this.#json(path, { ...call(options), expects: (status) => status === 200 || status === 503 });
   }
 
   /** Returns a ticket that opens one stream within a minute in place of a token: `?ticket=` for `EventSource`. */

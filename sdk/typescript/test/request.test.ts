@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { Bridge, BridgeError, type BridgeFailure, type CallOptions, ForgeSDK, type Result } from "../src/index.js";
+import { Bridge, BridgeError, type BridgeEvent, type BridgeFailure, type CallOptions, ForgeSDK, type Result } from "../src/index.js";
 import { type Handler, listen } from "./server.js";
 
 /** Answers the first requests with an error each, in this order, and all further ones with `{"dispatches": []}`. */
@@ -98,6 +98,15 @@ function fields(error: BridgeFailure): string[] {
     default:
       return [];
   }
+}
+
+/** The same for events. */
+export function delta(event: BridgeEvent): string | undefined {
+  // @ts-expect-error -- there is no such type.
+  if (event.type === "assistant.txt") return undefined;
+  // @ts-expect-error -- the data of this type has no such member.
+  if (event.type === "usage") return event.data.delta;
+  return event.type === "assistant.text" ? event.data.delta : undefined;
 }
 
 /** The same for results. */

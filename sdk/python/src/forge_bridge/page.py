@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from typing_extensions import NotRequired, TypedDict
+from typing_extensions import NotRequired, ReadOnly, TypedDict
 
 from .wire import DispatchRequestBase, RunStatus
 
@@ -24,7 +24,8 @@ class Page(Generic[Item]):
 class AwaitedRequest(DispatchRequestBase):
     """Request of `run`: without a callback, unless one is named."""
 
-    callbackUrl: NotRequired[str | None]
+    # Read-only, so that a `DispatchRequest`, which requires it, is one as well.
+    callbackUrl: NotRequired[ReadOnly[str | None]]
 
 
 class StartedRun(TypedDict):

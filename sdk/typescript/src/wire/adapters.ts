@@ -80,6 +80,12 @@ export interface Adapter {
   history: HealthReport[];
 }
 
+/** Adapters, in the order of the configuration, and the default one. */
+export interface AdapterList {
+  adapters: Adapter[];
+  default: string | null;
+}
+
 /** Health and load of an adapter. */
 export interface AdapterHealth {
   status: HealthStatus;

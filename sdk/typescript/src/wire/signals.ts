@@ -59,6 +59,13 @@ export interface SignalTotals {
   unpricedCount: number;
 }
 
+/** Totals of signals, the most expensive first. */
+export interface SignalTotalsList {
+  totals: SignalTotals[];
+  /** Records that arrived until then are left out, because there are more than a million, or 10,000 values. */
+  leftOutUntil: string | null;
+}
+
 export interface Intervention {
   interventionId: string;
   ruleId: string;

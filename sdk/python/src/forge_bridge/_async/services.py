@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from ..errors import BridgeError
 from ..page import Page
-from ..wire import Approval, ExternalServices, Intervention, SignalRule, SignalSession, SignalTotals
+from ..wire import Approval, ExternalServices, Intervention, SignalRule, SignalSession, SignalTotalsList
 from .transport import AsyncTransport, at, decode
 
 
@@ -84,10 +84,10 @@ class AsyncServices:
         since: str | None = None,
         *,
         timeout: float | None = None,
-    ) -> list[SignalTotals]:
+    ) -> SignalTotalsList:
         """Adds up the signals by user, project, adapter or model, since a time, the most expensive first."""
         query = {"by": by, "since": since}
-        return (await self._page("/api/v2/signals/totals", "totals", timeout, query)).items
+        return await self._http.json("GET", "/api/v2/signals/totals", query=query, timeout=timeout)
 
     async def interventions(
         self,

@@ -14,6 +14,7 @@ from ..page import AwaitedRequest, Page
 from ..wire import (
     Accepted,
     Adapter,
+    AdapterList,
     BridgeEvent,
     Delivery,
     DeliveryStatus,
@@ -65,7 +66,7 @@ class Bridge(Services):
 
     def run(
         self,
-        request: AwaitedRequest | DispatchRequest,
+        request: AwaitedRequest,
         *,
         idempotency_key: str | None = None,
         on_event: Callable[[BridgeEvent], None] | None = None,
@@ -207,9 +208,9 @@ class Bridge(Services):
         path = "/api/v2" + at("deliveries", "destinations", origin, "close")
         self._http.ask("POST", path, is_safe=True, timeout=timeout, read=decode)
 
-    def adapters(self, *, timeout: float | None = None) -> list[Adapter]:
-        """Returns the adapters, in the order of the configuration."""
-        return (self._page("/api/v2/adapters", "adapters", timeout)).items
+    def adapters(self, *, timeout: float | None = None) -> AdapterList:
+        """Returns the adapters, in the order of the configuration, and the default one."""
+        return self._http.json("GET", "/api/v2/adapters", timeout=timeout)
 
     def adapter(self, provider: str, *, timeout: float | None = None) -> Adapter:
         return self._http.json("GET", "/api/v2" + at("adapters", provider), timeout=timeout)
@@ -235,9 +236,16 @@ class Bridge(Services):
         Without a provider the default adapter answers if it supports the method, else the only adapter that does."""
         return Management(self._http, provider)
 
-    def health(self, *, timeout: float | None = None) -> Health:
-        """Returns the health of the bridge. An offline bridge answers 503 with the same body: no error here."""
-        return self._http.json("GET", "/api/health", timeout=timeout, expects=lambda status: status in (200, 503))
+    def health(self, *, verbose: bool | None = None, timeout: float | None = None) -> Health:
+        """Returns the health of the bridge; with `verbose` the profiles of the adapters as well, for a token with the
+        scope `read`. An offline bridge answers 503 with the same body, which is no error here."""
+        return self._http.json(
+            "GET",
+            "/api/health",
+            query={"verbose": verbose},
+            timeout=timeout,
+            expects=lambda status: status in (200, 503),
+        )
 
     def ticket(self, *, timeout: float | None = None) -> StreamTicket:
         """Returns a ticket that opens one stream within a minute in place of a token: `?ticket=` for `EventSource`."""

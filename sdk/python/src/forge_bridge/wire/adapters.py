@@ -8,8 +8,8 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 __all__ = [
     "HealthStatus", "HealthReport", "Quarantine", "Profile", "AgentListing", "ReplacedGeneration", "Adapter",
-    "AdapterHealth", "HealthStore", "HealthDeliveries", "HealthChildren", "HealthServices", "HealthSignals",
-    "Health"
+    "AdapterList", "AdapterHealth", "HealthStore", "HealthDeliveries", "HealthChildren", "HealthServices",
+    "HealthSignals", "Health"
 ]
 
 HealthStatus: TypeAlias = Literal["healthy", "degraded", "offline"]
@@ -86,6 +86,12 @@ class Adapter(TypedDict):
     """Replaced generations with executions in progress, oldest first."""
     health: HealthReport
     history: list[HealthReport]
+
+class AdapterList(TypedDict):
+    """Adapters, in the order of the configuration, and the default one."""
+
+    adapters: list[Adapter]
+    default: str | None
 
 class AdapterHealth(TypedDict):
     """Health and load of an adapter."""

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from typing_extensions import NotRequired, TypedDict
 
 __all__ = [
-    "SignalRecord", "SignalSession", "SignalTotals", "Intervention", "RuleWindow", "SignalRule"
+    "SignalRecord", "SignalSession", "SignalTotals", "SignalTotalsList", "Intervention", "RuleWindow", "SignalRule"
 ]
 
 class SignalRecord(TypedDict):
@@ -65,6 +65,13 @@ class SignalTotals(TypedDict):
     """Dollars; without the records of `unpricedCount`."""
     unpricedCount: int
     """Records with tokens whose cost is unknown."""
+
+class SignalTotalsList(TypedDict):
+    """Totals of signals, the most expensive first."""
+
+    totals: list[SignalTotals]
+    leftOutUntil: str | None
+    """Records that arrived until then are left out, because there are more than a million, or 10,000 values."""
 
 class Intervention(TypedDict):
     interventionId: str
