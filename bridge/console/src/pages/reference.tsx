@@ -5,6 +5,9 @@ import { Empty, Problem } from "../parts/notice";
 import { type Operation, type Parameter, type Reference, type Schema, operations, shape } from "../reference";
 import { bridge } from "../session";
 
+/** Schemas that no operation refers to, by the section that shows them. */
+const FURTHER: Record<string, string> = { Events: "EventData", Runs: "ForgeEventData" };
+
 /** Reference of the HTTP interface, from `openapi.json`. */
 export function ReferencePage() {
   const page = useLoad(async () => (await bridge.reference()) as Reference, []);
@@ -34,13 +37,20 @@ export function ReferencePage() {
             <h2 class="tag">{tag.name}</h2>
             <p class="dim"><Prose text={tag.description} /></p>
             {all.filter((one) => one.tags?.includes(tag.name)).map((one) => <Card key={one.operationId} reference={reference} one={one} />)}
+            {FURTHER[tag.name] && <Further reference={reference} name={FURTHER[tag.name]!} />}
           </div>
         ))}
         <h2 class="tag">The callback</h2>
         {Object.values(reference.webhooks).map((item) => item.post && <Card key="webhook" reference={reference} one={{ ...item.post, method: "post", path: "your callbackUrl" }} />)}
+        <h2 class="tag">Errors</h2>
+        {["Error", "ErrorCode", "ErrorDetails"].map((name) => <Further key={name} reference={reference} name={name} />)}
       </div>
     </div>
   );
+}
+
+function Further({ reference, name }: { reference: Reference; name: string }) {
+  return <Fold summary={<code>{name}</code>}><Members reference={reference} schema={{ $ref: `#/components/schemas/${name}` }} /></Fold>;
 }
 
 /** Link to an operation; scrolls by script, since the hash of the address belongs to the console's router. */
@@ -121,7 +131,7 @@ function Members({ reference, schema, depth = 0 }: { reference: Reference; schem
             <div key={name}>
               <dt><code>{name}</code> {whole.required?.includes(name) && <span class="dim">required</span>}</dt>
               <dd>
-                <Prose text={inner.description} /> <Facts schema={inner} />
+                <Prose text={member.description ?? inner.description} /> <Facts schema={inner} />
                 {nested && depth < 3 && <Fold summary="members"><Members reference={reference} schema={inner} depth={depth + 1} /></Fold>}
               </dd>
             </div>
