@@ -1,5 +1,5 @@
 import { type ChildProcess, execFileSync, spawn } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { createServer, type IncomingHttpHeaders } from "node:http";
 import type { AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -20,15 +20,20 @@ for (const section of readFileSync(join(here, "README.md"), "utf8").split("\n###
   if (title && code) examples.set(title, code);
 }
 
+function tsc(project: string, ...options: string[]): void {
+  execFileSync(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "-p", project, ...options], { encoding: "utf8" });
+}
+
 beforeAll(() => {
-  // The package as it was built, under its name.
-  mkdirSync(join(folder, "node_modules/@forge-bridge"), { recursive: true });
+  // The package under its name, built here: another test builds it anew in its own folder.
+  const client = join(folder, "node_modules/@forge-bridge/client");
+  mkdirSync(client, { recursive: true });
+  copyFileSync(join(here, "package.json"), join(client, "package.json"));
+  tsc(here, "--outDir", join(client, "dist"));
   mkdirSync(join(folder, "node_modules/@types"));
-  symlinkSync(here, join(folder, "node_modules/@forge-bridge/client"));
-  symlinkSync(join(here, "node_modules/@types/node"), join(folder, "node_modules/@types/node"));
-  symlinkSync(join(here, "node_modules/undici-types"), join(folder, "node_modules/undici-types"));
+  for (const name of ["@types/node", "undici-types"]) symlinkSync(join(here, "node_modules", name), join(folder, "node_modules", name));
   writeFileSync(join(folder, "package.json"), '{"type": "module"}');
-});
+}, 60_000);
 
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
@@ -43,7 +48,7 @@ test("the examples compile in a strict project of Node", () => {
     exactOptionalPropertyTypes: true, noUncheckedIndexedAccess: true, noEmit: true, skipLibCheck: true,
   };
   writeFileSync(join(folder, "tsconfig.json"), JSON.stringify({ compilerOptions: options, include: ["strict"] }));
-  execFileSync(process.execPath, [join(here, "node_modules/typescript/bin/tsc"), "-p", "."], { cwd: folder, encoding: "utf8" });
+  tsc(folder);
 }, 60_000);
 
 const program = process.env["FORGE_BRIDGE"];
