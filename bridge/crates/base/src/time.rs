@@ -47,6 +47,19 @@ pub fn between(start: Timestamp, end: Timestamp) -> Duration {
     Duration::try_from(end.duration_since(start)).unwrap_or(Duration::ZERO)
 }
 
+/// Nanoseconds since 1970; times beyond the year 2262 are cut to it.
+pub fn nanos(time: Timestamp) -> i64 {
+    let clamped = time
+        .as_nanosecond()
+        .clamp(i128::from(i64::MIN), i128::from(i64::MAX));
+    i64::try_from(clamped).expect("it was clamped to the range")
+}
+
+/// Time of [`nanos`].
+pub fn from_nanos(nanos: i64) -> Timestamp {
+    Timestamp::from_nanosecond(nanos.into()).expect("jiff reaches further than 64 bits")
+}
+
 /// For example `2026-11-21T02:41:12.123Z`.
 pub fn format(timestamp: Timestamp) -> String {
     format!("{timestamp:.3}")

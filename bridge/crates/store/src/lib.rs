@@ -6,6 +6,7 @@
 #[cfg(feature = "model")]
 pub mod contract;
 pub mod destination;
+pub mod event_batch;
 #[cfg(feature = "model")]
 pub mod memory;
 pub mod meters;

@@ -10,10 +10,10 @@ use forge_store::record::{
 };
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
-use forge_store::{Result, rules};
+use forge_store::{Result, event_batch, rules};
 
 use super::rows::{self, nanos, phase, select_dispatch};
-use super::{Tx, content, deliver, events, queue};
+use super::{Tx, content, deliver, queue};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -133,7 +133,7 @@ fn insert(
         "INSERT INTO body (dispatch, events, routing, secrets, request) VALUES (?, ?, ?, ?, ?)",
         params![
             seq,
-            events::first_body(&new.events, start)?,
+            event_batch::of_acceptance(&new.events, start),
             new.routing.get(),
             new.secrets,
             new.request.get()

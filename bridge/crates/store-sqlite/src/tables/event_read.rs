@@ -1,20 +1,17 @@
 //! Reading of the event log: its rows in the order of their positions, cut into pages.
 
-use std::borrow::Cow;
-use std::sync::Arc;
-
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
 use forge_base::event::{Event, LogName, Written};
 use forge_base::id::{DispatchId, RunId};
-use forge_store::recent_events::PAGE_BYTES;
+use forge_store::event_batch::{EventBatch, GrowingPage};
 use forge_store::record::{EventFilter, EventPage};
 
-use super::events::{Line, NO_PROVIDER};
-use super::{counters, rows};
+use super::counters;
+use super::events::NO_PROVIDER;
 
-/// Columns of `Batch::read` for the first events of a dispatch.
+/// Columns of `batch` for the first events of a dispatch.
 const FIRST: &str =
     "d.seq AS first, d.seq + d.first_events - 1, 1, 0, coalesce(b.provider, d.provider), b.events,
        d.id, d.task_id, d.agent_id, d.run_id, d.trace_id, NULL";
@@ -73,11 +70,7 @@ pub(super) fn read(
     let transaction = connection.unchecked_transaction()?;
     let issued = counters::issued(&transaction)?;
     let sought = i64::try_from(after).unwrap_or(i64::MAX).saturating_add(1);
-    let mut page = EventPage {
-        events: Vec::new(),
-        scanned: after,
-        more: false,
-    };
+    let mut page = GrowingPage::new(log, filter, after, limit);
     let dispatch = filter.and_then(|filter| filter.dispatch.as_ref());
     let run = filter.and_then(|filter| filter.run.as_ref());
     let (sql, of) = match (dispatch, run) {
@@ -90,106 +83,45 @@ pub(super) fn read(
         None => statement.query([sought])?,
         Some(id) => statement.query(params![sought, id])?,
     };
-    let (mut looked_at, mut bytes) = (0, 0);
-    while let Some(row) = rows.next()? {
-        let batch = Batch::read(row, log)?;
-        if batch.last <= after {
-            continue;
-        }
-        let mut events = batch.events(log, filter)?.into_iter();
-        for position in batch.first()..=batch.last {
-            let event = events.next();
-            if position <= after {
-                continue;
-            }
-            if looked_at == limit || bytes > PAGE_BYTES {
-                page.more = true;
-                return Ok(page);
-            }
-            looked_at += 1;
-            page.scanned = position;
-            let wanted = |event: &Event| filter.is_none_or(|filter| filter.matches(event));
-            if let Some(event) = event.filter(wanted) {
-                bytes += event.data_bytes();
-                page.events.push(Arc::new(event));
-            }
-        }
-    }
-    page.scanned = after.max(issued);
-    Ok(page)
+    while let Some(row) = rows.next()?
+        && page.add(&batch(row, log)?).map_err(unreadable)?
+    {}
+    Ok(page.finish(issued))
+}
+
+fn unreadable(error: serde_json::Error) -> rusqlite::Error {
+    let kind = rusqlite::types::Type::Text;
+    rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
+}
+
+pub(super) fn events(batch: &EventBatch, log: &LogName) -> rusqlite::Result<Vec<Event>> {
+    batch.events(log, None).map_err(unreadable)
 }
 
 /// One row of the log with the columns of its dispatch or run.
-pub(super) struct Batch {
-    /// Common part of its events; number and position are those of the first.
-    common: Event,
-    last: u64,
-    body: String,
-}
-
-impl Batch {
-    pub(super) fn read(row: &Row<'_>, log: &LogName) -> rusqlite::Result<Self> {
-        let dispatch: Option<[u8; 16]> = row.get(6)?;
-        let provider: String = row.get(4)?;
-        let run: Option<[u8; 16]> = row.get(11)?;
-        let run = run.map(|id| RunId::from_bytes(id).to_string());
-        let common = Event {
-            id: log.cursor(row.get(0)?),
-            seq: row.get(2)?,
-            kind: String::new(),
-            task_id: row.get(7)?,
-            agent_id: row.get(8)?,
-            dispatch_id: dispatch.map(DispatchId::from_bytes),
-            provider: Some(provider).filter(|name| name != NO_PROVIDER),
-            timestamp: Timestamp::UNIX_EPOCH,
-            run_id: run.or(row.get(9)?),
-            trace_id: row.get(10)?,
-            attempt: row.get(3)?,
-            data: None,
-            written: Written::default(),
-        };
-        Ok(Self {
-            common,
-            last: row.get(1)?,
-            body: row.get(5)?,
-        })
-    }
-
-    fn first(&self) -> u64 {
-        self.common.id.position
-    }
-
-    /// Events of the batch in their order; none, without parsing its body, if none can match.
-    pub(super) fn events(
-        &self,
-        log: &LogName,
-        filter: Option<&EventFilter>,
-    ) -> rusqlite::Result<Vec<Event>> {
-        if filter.is_some_and(|filter| !filter.matches_source(&self.common)) {
-            return Ok(Vec::new());
-        }
-        let lines: Vec<Line<'static>> = serde_json::from_str(&self.body).map_err(|error| {
-            let kind = rusqlite::types::Type::Text;
-            rusqlite::Error::FromSqlConversionFailure(5, kind, Box::new(error))
-        })?;
-        let common = &self.common;
-        let is_counted = common.seq > 0;
-        let events = (0..).zip(lines);
-        let events = events.map(|(place, Line(kind, at, data, attempt, task))| {
-            let mut event = Event {
-                id: log.cursor(self.first() + place),
-                seq: common.seq + if is_counted { place } else { 0 },
-                kind: kind.into_owned(),
-                timestamp: rows::from_nanos(at),
-                attempt: attempt.unwrap_or(common.attempt),
-                data: data.map(Cow::into_owned),
-                ..common.clone()
-            };
-            if let Some(task) = task {
-                event.task_id = Some(task.into_owned());
-            }
-            event
-        });
-        Ok(events.collect())
-    }
+pub(super) fn batch(row: &Row<'_>, log: &LogName) -> rusqlite::Result<EventBatch> {
+    let dispatch: Option<[u8; 16]> = row.get(6)?;
+    let provider: String = row.get(4)?;
+    let run: Option<[u8; 16]> = row.get(11)?;
+    let run = run.map(|id| RunId::from_bytes(id).to_string());
+    let common = Event {
+        id: log.cursor(row.get(0)?),
+        seq: row.get(2)?,
+        kind: String::new(),
+        task_id: row.get(7)?,
+        agent_id: row.get(8)?,
+        dispatch_id: dispatch.map(DispatchId::from_bytes),
+        provider: Some(provider).filter(|name| name != NO_PROVIDER),
+        timestamp: Timestamp::UNIX_EPOCH,
+        run_id: run.or(row.get(9)?),
+        trace_id: row.get(10)?,
+        attempt: row.get(3)?,
+        data: None,
+        written: Written::default(),
+    };
+    Ok(EventBatch {
+        common,
+        last: row.get(1)?,
+        text: row.get(5)?,
+    })
 }

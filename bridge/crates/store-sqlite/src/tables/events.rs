@@ -1,25 +1,22 @@
-//! Event log. The events of one write are one row: their positions are `first..=last`, its body a list of `[type,
-//! time, data]`, with the attempt where it differs from the row's, and the task where there is no dispatch. The first
-//! events of a dispatch are in `body`, and the row number of a dispatch or run is the position of its first event. The
-//! writer assigns positions; none is assigned twice, because the highest removed position is kept in `meta`.
-
-use std::borrow::Cow;
+//! Event log. The events of one write are one row with the positions `first..=last`. The first events of a dispatch are
+//! in `body`, and the row number of a dispatch or run is the position of its first event. The writer assigns positions;
+//! none is assigned twice, because the highest removed position is kept in `meta`.
 
 use async_trait::async_trait;
 use rusqlite::{Connection, params};
-use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use forge_base::event::{Event, LogName, NewEvent};
 use forge_base::id::DispatchId;
 use forge_store::Result;
+use forge_store::event_batch;
+pub(crate) use forge_store::event_batch::size;
 use forge_store::recent_events;
 use forge_store::record::{EventFilter, EventPage, EventTotals, LogBounds, RunEvent};
 use forge_store::roles::EventLog;
 
 use super::Tx;
-use super::event_read::{self, Batch, of_dispatch};
+use super::event_read::{self, of_dispatch};
 use super::rows::{self, Current, nanos};
 use crate::Sqlite;
 use crate::engine::{Length, Urgency};
@@ -65,7 +62,7 @@ impl EventLog for Sqlite {
             format!("{} DESC LIMIT 1", of_dispatch()),
         );
         let newest = self.one(Length::Long, sql, (0, *id.as_bytes()), move |row| {
-            Batch::read(row, &log)?.events(&log, None)
+            event_read::events(&event_read::batch(row, &log)?, &log)
         });
         Ok(newest.await?.and_then(|mut events| events.pop()))
     }
@@ -100,49 +97,6 @@ impl Sqlite {
 /// Value of `event.provider` for events of no adapter.
 pub(super) const NO_PROVIDER: &str = "";
 
-/// Estimated size of events in a commit, in bytes.
-pub(crate) fn size<'a>(events: impl IntoIterator<Item = &'a NewEvent>) -> usize {
-    let data = |event: &NewEvent| event.data.as_ref().map_or(0, |data| data.get().len());
-    events.into_iter().map(|event| 64 + data(event)).sum()
-}
-
-/// An event in the body of a row: type, time, data, the attempt where it differs from the row's, and the task where it is
-/// not the dispatch's. One with a task has an attempt.
-#[derive(Serialize, Deserialize)]
-pub(super) struct Line<'a>(
-    pub(super) Cow<'a, str>,
-    pub(super) i64,
-    pub(super) Option<Cow<'a, RawValue>>,
-    #[serde(default, skip_serializing_if = "Option::is_none")] pub(super) Option<u32>,
-    #[serde(default, skip_serializing_if = "Option::is_none")] pub(super) Option<Cow<'a, str>>,
-);
-
-fn line(event: &NewEvent, attempt: Option<u32>) -> Line<'_> {
-    let data = event.data.as_deref().map(Cow::Borrowed);
-    let kind = Cow::Borrowed(&*event.kind);
-    Line(kind, nanos(event.timestamp), data, attempt, None)
-}
-
-fn line_of_run(of_run: &RunEvent) -> Line<'_> {
-    let Line(kind, at, data, ..) = line(&of_run.event, None);
-    let task = of_run.task_id.as_deref().map(Cow::Borrowed);
-    Line(kind, at, data, Some(of_run.attempt), task)
-}
-
-fn body<'a>(lines: impl Iterator<Item = Line<'a>>) -> rusqlite::Result<String> {
-    serde_json::to_string(&lines.collect::<Vec<_>>())
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
-}
-
-/// First events of a dispatch as kept in `body`, with the start of its first attempt if it begins at once.
-pub(crate) fn first_body(
-    events: &[NewEvent],
-    started: Option<&NewEvent>,
-) -> rusqlite::Result<String> {
-    let before = events.iter().map(|event| line(event, None));
-    body(before.chain(started.map(|event| line(event, Some(1)))))
-}
-
 /// Appends events of a dispatch, which is given as it was before them. The caller raises `dispatch.events`.
 pub(crate) fn append(tx: &mut Tx<'_>, of: &Current, events: &[NewEvent]) -> rusqlite::Result<()> {
     insert(tx, Some(&of.provider), Some(of), events)
@@ -170,7 +124,7 @@ pub(crate) fn insert(
             of.map_or(0, |of| of.attempts),
             provider.unwrap_or(NO_PROVIDER),
             of.is_none().then(|| nanos(newest)),
-            body(events.iter().map(|event| line(event, None)))?
+            event_batch::of_events(events)
         ],
     )?;
     Ok(())
@@ -193,7 +147,7 @@ pub(crate) fn insert_of_run(
             last,
             seq,
             NO_PROVIDER,
-            body(events.iter().map(line_of_run))?,
+            event_batch::of_run(events),
             run
         ],
     )?;

@@ -6,6 +6,8 @@ use rusqlite::{Connection, OptionalExtension, Params, Row};
 use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
+use forge_base::time::from_nanos;
+pub(crate) use forge_base::time::nanos;
 use forge_store::record::{Callback, DeliveryState, DispatchRecord, DispatchState};
 use forge_store::transition::{Stage, Standing};
 
@@ -39,24 +41,12 @@ pub(crate) fn delivery_state(row: &Row<'_>, column: usize) -> rusqlite::Result<D
     }
 }
 
-/// Nanoseconds since 1970; times beyond the year 2262 are cut to it.
-pub(crate) fn nanos(time: Timestamp) -> i64 {
-    let clamped = time
-        .as_nanosecond()
-        .clamp(i128::from(i64::MIN), i128::from(i64::MAX));
-    i64::try_from(clamped).expect("it was clamped to the range")
-}
-
 pub(crate) fn time(row: &Row<'_>, column: usize) -> rusqlite::Result<Timestamp> {
     row.get(column).map(from_nanos)
 }
 
 pub(crate) fn time_option(row: &Row<'_>, column: usize) -> rusqlite::Result<Option<Timestamp>> {
     Ok(row.get::<_, Option<i64>>(column)?.map(from_nanos))
-}
-
-pub(crate) fn from_nanos(nanos: i64) -> Timestamp {
-    Timestamp::from_nanosecond(nanos.into()).expect("jiff reaches further than 64 bits")
 }
 
 /// JSON that is opaque here. A text that is not JSON comes out as `null`, so that one damaged row does not hide those
