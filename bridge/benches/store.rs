@@ -1,16 +1,15 @@
 //! Benchmark of the store: a dispatch is accepted and begun, finished, settled. With 1 in flight each of the first
-//! two steps waits for its own sync; with 64 they share syncs. Then the scheduler's query for ready dispatches, with
-//! a backlog.
+//! two steps waits for its own sync; with 64 they share syncs. Then the claims of the scheduler, with a backlog.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use criterion::Criterion;
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{
-    Acceptance, AfterAttempt, Callback, Claim, DeliveryAttempt, Finish, IdempotencyKey, KeySpace,
-    NewDelivery, NewDispatch, Settlement,
+    Acceptance, AfterAttempt, Callback, Claim, ClaimLimits, Claimed, DeliveryAttempt, Finish,
+    IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Requeue, Settlement,
 };
 use forge_store::{Config, Store};
 use forge_store_sqlite::Sqlite;
@@ -20,7 +19,6 @@ use tokio::task::JoinSet;
 
 const PENDING: usize = 1_000_000;
 const TOGETHER: usize = 1_000;
-const CLAIMED: usize = 64;
 
 fn main() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -46,12 +44,15 @@ fn main() {
         });
     }
     runtime.block_on(pend(&store));
-    criterion.bench_function(&format!("{CLAIMED} of {PENDING} that may start"), |b| {
-        b.iter(|| {
-            let ready = runtime.block_on(store.ready("echo", CLAIMED));
-            assert_eq!(ready.expect("it answers").len(), CLAIMED);
+    for count in [1, 64] {
+        criterion.bench_function(&format!("claim of {count} of {PENDING}"), |b| {
+            b.iter_custom(|times| {
+                (0..times)
+                    .map(|_| runtime.block_on(claim(&store, count)))
+                    .sum()
+            });
         });
-    });
+    }
     criterion.final_summary();
     runtime.block_on(store.close());
 }
@@ -75,6 +76,30 @@ async fn pend(store: &Arc<dyn Store>) {
             accepted.expect("it is accepted");
         }
     }
+}
+
+/// Time of a claim. What it got is put back.
+async fn claim(store: &Arc<dyn Store>, count: usize) -> Duration {
+    let limits = ClaimLimits {
+        count,
+        max_attempts: u32::MAX,
+    };
+    let event = |kind| NewEvent::new(kind, Timestamp::now());
+    let begun = Instant::now();
+    let claimed = store.claim("echo", limits, event(kind::STARTED)).await;
+    let elapsed = begun.elapsed();
+    let claimed = claimed.expect("it answers");
+    assert_eq!(claimed.len(), count);
+    let mut requeues = JoinSet::new();
+    for Claimed { begun, .. } in claimed {
+        let (store, event) = (Arc::clone(store), event(kind::RETRYING));
+        let claim = Claim::Attempt(begun.lease);
+        requeues.spawn(async move { store.requeue(claim, Requeue { event }).await });
+    }
+    for requeued in requeues.join_all().await {
+        requeued.expect("it is put back");
+    }
+    elapsed
 }
 
 async fn life(store: Arc<dyn Store>) {

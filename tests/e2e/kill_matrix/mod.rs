@@ -114,9 +114,8 @@ fn passing(point: &str, place: Place, round: u64) -> u64 {
         }
         "key" | "reap" | "adapter" | "stop" | "sweep" | "replay" | "reseal" | "copy" | "copies"
         | "probe" | "pause" | "resume" | "approval" => (1, 0),
-        "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" | "child" | "restart" => {
-            (1, round % 3)
-        }
+        "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" | "child" | "restart"
+        | "claim" => (1, round % 3),
         "store" => match point {
             "store.opened" | "store.booted" => (1, 0),
             "store.checkpoint.before" | "store.checkpoint.after" => (1, 0),

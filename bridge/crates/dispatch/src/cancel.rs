@@ -43,8 +43,8 @@ impl Dispatcher {
                 self.wake();
                 Ok(Some(true))
             }
-            CancelRequest::Running { .. } => {
-                inner.running.cancel(id);
+            CancelRequest::Running { attempt } => {
+                inner.running.cancel(id, attempt);
                 Ok(Some(true))
             }
             CancelRequest::Finished => Ok(Some(false)),

@@ -35,6 +35,8 @@ mod spans;
 mod start;
 mod steer;
 pub mod submit;
+#[cfg(test)]
+mod tests;
 mod tool_calls;
 mod tool_loop;
 pub mod trace;
@@ -48,7 +50,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::mcp::Servers;
@@ -182,8 +184,6 @@ struct Inner {
     /// Time of the next attempt to reroute stranded dispatches.
     next_reroute: NextWakeup,
     wake: Notify,
-    /// Lets one last attempt run at a time.
-    last_attempts: Arc<Semaphore>,
 }
 
 /// Reason for which a dispatch was not accepted or a cancellation not recorded.
@@ -239,7 +239,6 @@ impl Dispatcher {
             waiting_providers: WaitingProviders::default(),
             next_reroute: NextWakeup::new(),
             wake: Notify::new(),
-            last_attempts: Arc::new(Semaphore::new(1)),
         };
         Self {
             inner: Arc::new(inner),

@@ -1,14 +1,13 @@
-//! The scheduler: starts ready dispatches from the store when their adapter has a free slot. Picking is in memory;
-//! the execution itself records the start. One `tick` is a whole round and can be repeated at any time.
+//! The scheduler: claims ready dispatches from the store when their adapter has a free slot. One `tick` is a whole round
+//! and can be repeated at any time.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::iter;
 use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
 use futures_util::future::join_all;
 use jiff::Timestamp;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
@@ -20,19 +19,18 @@ use forge_store::record::{Ready, Reroute};
 
 use super::normalise::Ending;
 use super::request::DispatchRequest;
-use super::start::Reservation;
 use super::{Dispatcher, Error};
 
 /// Dispatches of one kind that a round handles; the next round handles the rest.
 const STEP: usize = 64;
-/// Dispatches that a round examines to look past those that cannot start or move now.
+/// Dispatches that a round examines to look past those that cannot move now.
 const SCAN: usize = 1024;
 /// Longest pause between rounds, in case a wakeup is lost.
 const IDLE: Duration = Duration::from_secs(5);
 /// Longest pause between checks of timed work, in case a wakeup was not added.
 const MAX_POLL: Duration = Duration::from_secs(60);
 /// Shortest such pause, in case an overdue dispatch cannot be ended.
-pub(super) const MIN_POLL: Duration = Duration::from_millis(20);
+const MIN_POLL: Duration = Duration::from_millis(20);
 /// Interval at which stranded dispatches are routed again.
 const REROUTE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a round that failed in the store.
@@ -75,30 +73,40 @@ impl Dispatcher {
             inner.next_wakeup.add(*next.as_ref().unwrap_or(&now));
             next?;
         }
-        let (mut stranded, mut waiting, mut without_room) =
-            (Vec::new(), BTreeSet::new(), Vec::new());
-        for (provider, _) in inner.finisher.store.queue.queues().await? {
+        // Executions that ended together free all their slots before the claim for the first one of them.
+        tokio::task::yield_now().await;
+        inner.waiting_providers.begin_round();
+        let (mut stranded, mut waiting, mut serving) = (Vec::new(), BTreeSet::new(), Vec::new());
+        for (provider, queued) in inner.finisher.store.queue.queues().await? {
             match inner.registry.get(&provider) {
                 // Resuming the adapter wakes the scheduler. Until then new dispatches must not overtake queued ones.
                 Some(adapter) if adapter.paused().is_some() => {
                     waiting.insert(provider);
                 }
                 Some(adapter) if adapter.health().status != HealthStatus::Offline => {
-                    let rest = self.fill(&adapter).await?;
-                    if rest != FillOutcome::Nothing {
-                        waiting.insert(provider);
-                    }
-                    if rest == FillOutcome::NoRoom {
-                        without_room.push(adapter);
-                    }
+                    serving.push((adapter, queued));
                 }
                 Some(_) | None => stranded.push(provider),
             }
         }
+        // At once, so that they share a sync of the disk.
+        let fills = serving
+            .iter()
+            .map(|(adapter, queued)| self.fill(adapter, *queued));
+        let filled = join_all(fills).await;
+        let mut without_room = Vec::new();
+        for ((adapter, _), rest) in serving.iter().zip(filled) {
+            let rest = rest?;
+            if rest != FillOutcome::Nothing {
+                waiting.insert(adapter.provider().to_owned());
+            }
+            if rest == FillOutcome::NoRoom {
+                without_room.push(adapter);
+            }
+        }
         inner.waiting_providers.set(waiting);
         // An execution that ended before the waiting providers were set has not woken the scheduler.
-        let has_room = |adapter: &Adapter| adapter.running() < adapter.max_concurrent();
-        if without_room.iter().any(has_room) {
+        if without_room.into_iter().any(Adapter::has_room) {
             self.wake();
         }
         let mut pause = inner.next_wakeup.pause(now).min(IDLE);
@@ -142,73 +150,28 @@ impl Dispatcher {
         ended
     }
 
-    /// Starts as many ready dispatches as this adapter has free slots.
-    async fn fill(&self, adapter: &Adapter) -> Result<FillOutcome, store::Error> {
-        let inner = &self.inner;
-        let free = adapter.max_concurrent().saturating_sub(adapter.running());
-        if free == 0 {
+    /// Starts as many ready dispatches as this adapter has free slots. `queued` is the number of its queued dispatches,
+    /// ready or not.
+    async fn fill(&self, adapter: &Adapter, queued: u64) -> Result<FillOutcome, store::Error> {
+        let most = usize::try_from(queued).unwrap_or(STEP).min(STEP);
+        let permits: Vec<_> = iter::from_fn(|| adapter.reserve()).take(most).collect();
+        let reserved = permits.len();
+        if reserved == 0 {
             return Ok(FillOutcome::NoRoom);
         }
-        // Dispatches that were picked but whose start is not recorded yet are still in the answer.
-        let picked = inner.running.len().min(adapter.running());
-        let mut limit = free.min(STEP) + picked;
-        loop {
-            let found = inner
-                .finisher
-                .store
-                .queue
-                .ready(adapter.provider(), limit)
-                .await?;
-            let more = found.len() == limit;
-            let (mut started, mut passed_over) = (0, 0);
-            for ready in found {
-                let Some(place) = inner.running.register(ready.id) else {
-                    continue;
-                };
-                let Ok(alone) = self.alone(&ready) else {
-                    passed_over += 1;
-                    continue;
-                };
-                let Some(permit) = adapter.reserve() else {
-                    return Ok(FillOutcome::NoRoom);
-                };
-                let held = Reservation {
-                    place,
-                    permit,
-                    alone,
-                };
-                self.start(&ready, adapter.clone(), held);
-                started += 1;
-            }
-            if !more {
-                return Ok(FillOutcome::Nothing);
-            }
-            if passed_over == 0 || limit > SCAN {
-                if started > 0 {
-                    // The next round, which follows at once, handles the rest.
-                    self.wake();
-                }
-                return Ok(FillOutcome::Later);
-            }
-            // Dispatches that wait to run alone must not block the ones behind them.
-            limit += passed_over;
+        let Some(claim) = self.inner.running.open_claim() else {
+            // The bridge is stopping.
+            return Ok(FillOutcome::Nothing);
+        };
+        let claimed = self.clone().claim(adapter.clone(), claim, permits);
+        let claimed = self.inner.tracker.spawn(claimed).await;
+        let lost = |_| store::Error::Unavailable("a claim did not complete".to_owned());
+        if claimed.map_err(lost)?? < reserved || reserved as u64 == queued {
+            return Ok(FillOutcome::Nothing);
         }
-    }
-
-    /// Acquires the permit for a last attempt; `Ok(None)` if the attempt is not the last one. A dispatch on its last
-    /// attempt might be the one that crashes the process: such dispatches run one at a time, so that a crash does not
-    /// use up the attempts of the others.
-    fn alone(
-        &self,
-        ready: &Ready,
-    ) -> Result<Option<OwnedSemaphorePermit>, tokio::sync::TryAcquireError> {
-        let last = ready.attempts > 0 && ready.attempts + 1 >= self.inner.config.max_attempts;
-        match last {
-            true => Arc::clone(&self.inner.last_attempts)
-                .try_acquire_owned()
-                .map(Some),
-            false => Ok(None),
-        }
+        // The next round, which follows at once, handles the rest.
+        self.wake();
+        Ok(FillOutcome::Later)
     }
 
     /// Reroutes unpinned dispatches that never started and whose adapter is missing or offline. Returns the time until

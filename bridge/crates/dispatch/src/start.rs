@@ -1,8 +1,7 @@
-//! Start of executions, from the queue or directly on acceptance, and release of their reservation afterwards.
+//! Start of executions, claimed from the queue or directly on acceptance, and release of their reservation afterwards.
 
 use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
-use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
 
 use forge_base::event::{NewEvent, kind};
@@ -10,12 +9,12 @@ use forge_base::failpoint;
 use forge_base::id::DispatchId;
 use forge_plugin_host::{Adapter, Permit};
 use forge_store as store;
-use forge_store::record::{Acceptance, Begun, Claim, Lease, NewDispatch, Ready};
+use forge_store::record::{Acceptance, Begun, Claim, ClaimLimits, Claimed, Lease, NewDispatch};
 use forge_store::retry::RetryDelays;
+use forge_store::rules;
 
 use super::request::DispatchRequest;
-use super::running::ExecutionGuard;
-use super::schedule::MIN_POLL;
+use super::running::{ExecutionGuard, OpenClaim};
 use super::spans::log_span;
 use super::steer::Target;
 use super::{At, Dispatcher};
@@ -30,7 +29,6 @@ fn unboxed<T>(boxed: Box<T>) -> T {
 pub(super) struct Reservation {
     pub(super) place: ExecutionGuard,
     pub(super) permit: Permit,
-    pub(super) alone: Option<OwnedSemaphorePermit>,
 }
 
 impl Dispatcher {
@@ -69,7 +67,6 @@ impl Dispatcher {
         let held = Reservation {
             place: inner.running.register(id)?,
             permit,
-            alone: None,
         };
         Some((adapter, held))
     }
@@ -92,7 +89,7 @@ impl Dispatcher {
             if matches!(accepted, Err(store::Error::Unavailable(_))) {
                 let requeued = dispatcher.clone();
                 inner.tracker.spawn(async move {
-                    requeued.requeue_unstarted(id, 1).await;
+                    requeued.requeue_unstarted(id).await;
                     requeued.release(&adapter, held);
                 });
                 return accepted;
@@ -133,56 +130,73 @@ impl Dispatcher {
         }
     }
 
-    /// Starts a dispatch that the scheduler picked.
-    pub(super) fn start(&self, ready: &Ready, adapter: Adapter, held: Reservation) {
+    /// Claims dispatches for these permits and starts them; returns their number. Permits that are left over are given
+    /// back. The round of the scheduler can be dropped, so this has to run in a task of its own: what the store marks is
+    /// then started.
+    pub(super) async fn claim(
+        self,
+        adapter: Adapter,
+        claim: OpenClaim,
+        permits: Vec<Permit>,
+    ) -> Result<usize, store::Error> {
+        let finisher = &self.inner.finisher;
+        let limits = ClaimLimits {
+            count: permits.len(),
+            max_attempts: self.inner.config.max_attempts,
+        };
+        let started = started(&adapter, finisher.clock.now());
+        failpoint::point("claim.before");
+        let claimed = finisher
+            .store
+            .executions
+            .claim(adapter.provider(), limits, started)
+            .await;
+        failpoint::point("claim.after");
+        let claimed = claimed?;
+        let count = claimed.len();
+        for (claimed, permit) in claimed.into_iter().zip(permits) {
+            let place = claim.register(&claimed.begun.lease);
+            self.start(claimed, adapter.clone(), Reservation { place, permit });
+        }
+        Ok(count)
+    }
+
+    fn start(&self, claimed: Claimed, adapter: Adapter, held: Reservation) {
         let dispatcher = self.clone();
-        let (id, attempt) = (ready.id, ready.attempts + 1);
+        // Boxed, so that the task does not keep space for it.
+        let (begun, request) = (Box::new(claimed.begun), claimed.request);
         self.inner.tracker.spawn(async move {
-            let finisher = &dispatcher.inner.finisher;
-            let started = started(&adapter, finisher.clock.now());
-            failpoint::point("begin.before");
-            let begun = finisher.store.executions.begin(id, adapter.provider(), started).await;
-            failpoint::point("begin.after");
-            match begun {
-                Ok((begun, request)) => match DispatchRequest::from_record(&request) {
-                    Ok(dispatch) => {
-                        let log = log_span(id, &dispatch.trace.trace_id);
-                        let (begun, dispatch) = (Box::new(begun), Box::new(dispatch));
-                        let run = dispatcher.execute_started(begun, dispatch, &adapter, held);
-                        run.instrument(log).await;
-                    }
-                    Err(error) => {
-                        let log = log_span(id, &begun.dispatch.trace_id);
-                        let claim = Claim::Attempt(begun.lease);
-                        let ended = finisher
-                            .end_unreadable(claim, &begun.dispatch, &error)
-                            .instrument(log);
-                        if let Err(error) = ended.await {
-                            tracing::error!(
-                                dispatch.id = %id,
-                                trace.id = begun.dispatch.trace_id,
-                                "the end of {id} was not recorded; the next start recovers it: {error}",
-                            );
-                        }
-                        drop(held);
-                        dispatcher.inner.deliverer.wake();
-                        dispatcher.wake();
-                    }
-                },
-                // Cancelled or moved since it was picked. The pause prevents a busy loop, should the store
-                // repeatedly offer a dispatch that it then refuses.
-                Err(store::Error::Stale(_)) => {
-                    drop(held);
-                    tokio::time::sleep(MIN_POLL).await;
-                    dispatcher.wake();
+            match DispatchRequest::from_record(&request) {
+                Ok(dispatch) => {
+                    drop(request);
+                    let log = log_span(begun.lease.id, &dispatch.trace.trace_id);
+                    let run = dispatcher.execute_started(begun, Box::new(dispatch), &adapter, held);
+                    run.instrument(log).await;
                 }
                 Err(error) => {
-                    tracing::warn!(dispatch.id = %id, "{id} was not started: {error}");
-                    dispatcher.requeue_unstarted(id, attempt).await;
-                    dispatcher.release(&adapter, held);
+                    dispatcher.end_unreadable(begun, &error).await;
+                    drop(held);
+                    dispatcher.inner.deliverer.wake();
+                    dispatcher.wake();
                 }
             }
         });
+    }
+
+    /// Ends an attempt whose stored request cannot be read.
+    async fn end_unreadable(&self, begun: Box<Begun>, error: &serde_json::Error) {
+        let id = begun.lease.id;
+        let log = log_span(id, &begun.dispatch.trace_id);
+        let claim = Claim::Attempt(begun.lease.clone());
+        let finisher = &self.inner.finisher;
+        let ended = finisher.end_unreadable(claim, &begun.dispatch, error);
+        if let Err(error) = ended.instrument(log).await {
+            tracing::error!(
+                dispatch.id = %id,
+                trace.id = begun.dispatch.trace_id,
+                "the end of {id} was not recorded; the next start recovers it: {error}",
+            );
+        }
     }
 
     /// Executes a dispatch whose start is recorded, then wakes the scheduler if another one waits.
@@ -200,7 +214,9 @@ impl Dispatcher {
             attempt: begun.lease.attempt,
             task_id: dispatch.task_id.clone(),
         });
-        let awaited = begun.dispatch.session.is_some() || held.alone.is_some();
+        let most = inner.config.max_attempts;
+        let awaited =
+            begun.dispatch.session.is_some() || rules::is_last_attempt(begun.lease.attempt, most);
         // Boxed: large, and would be copied with the task around it.
         let attempt = Box::pin(inner.attempt(begun, dispatch, &held.permit, &held.place.stop));
         match attempt.await {
@@ -220,13 +236,13 @@ impl Dispatcher {
         }
     }
 
-    /// Returns a dispatch to the queue after the store failed while recording a start. The start might be on disk, but
-    /// no task executes it.
-    async fn requeue_unstarted(&self, id: DispatchId, attempt: u32) {
+    /// Returns a dispatch to the queue after the store failed while recording it and its start. Both might be on disk,
+    /// but no task executes it.
+    async fn requeue_unstarted(&self, id: DispatchId) {
         let finisher = &self.inner.finisher;
         let lease = Lease {
             id,
-            attempt,
+            attempt: 1,
             epoch: finisher.store.executions.epoch(),
         };
         let mut delays = RetryDelays::default();
@@ -238,7 +254,7 @@ impl Dispatcher {
             {
                 Err(store::Error::Unavailable(_)) => tokio::time::sleep(delays.next_delay()).await,
                 Ok(()) => return self.wake(),
-                // The start was not recorded: the dispatch is still queued.
+                // The start was not recorded.
                 Err(
                     store::Error::Stale(_)
                     | store::Error::NotFound

@@ -49,7 +49,8 @@ use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 use forge_store::memory::Memory;
 use forge_store::record::{
-    Callback, Claim, Finish, IdempotencyKey, KeySpace, Lease, NewDelivery, NewDispatch, Progress,
+    Acceptance, Begun, Callback, Claim, ClaimLimits, Finish, IdempotencyKey, KeySpace, Lease,
+    NewDelivery, NewDispatch, Progress,
 };
 
 const RETENTION: Duration = Duration::from_secs(60);
@@ -220,6 +221,14 @@ impl Edge {
 
     /// Accepts a dispatch with its first two events.
     pub(super) async fn accept(&self, task_id: &str) -> DispatchId {
+        self.record(task_id, None).await.0
+    }
+
+    async fn record(
+        &self,
+        task_id: &str,
+        start: Option<NewEvent>,
+    ) -> (DispatchId, Option<Box<Begun>>) {
         let now = Timestamp::now();
         let id = DispatchId::new();
         let key = IdempotencyKey {
@@ -247,18 +256,26 @@ impl Edge {
             start_by: now,
             callback: Some(callback()),
             events: vec![event(kind::ACCEPTED), event(kind::QUEUED)],
-            start: None,
+            start,
             is_held: false,
             queue_limit: 1000,
         };
-        self.store.accept(new).await.unwrap();
-        id
+        match self.store.accept(new).await.unwrap() {
+            Acceptance::Accepted { begun, .. } => (id, begun),
+            refused => panic!("{refused:?}"),
+        }
     }
 
+    /// Starts a dispatch, which has to be the first of the queue.
     pub(super) async fn begin(&self, id: DispatchId) -> Lease {
-        let begun = self.store.begin(id, "echo", event(kind::STARTED)).await;
-        let (begun, _request) = begun.unwrap();
-        begun.lease
+        let limits = ClaimLimits {
+            count: 1,
+            max_attempts: 3,
+        };
+        let claimed = self.store.claim("echo", limits, event(kind::STARTED)).await;
+        let lease = claimed.unwrap().pop().unwrap().begun.lease;
+        assert_eq!(lease.id, id);
+        lease
     }
 
     pub(super) async fn tell(&self, lease: &Lease, events: Vec<NewEvent>) {
@@ -292,11 +309,10 @@ impl Edge {
         delivery
     }
 
-    /// Accepts, begins and finishes a dispatch.
+    /// Accepts, starts at once and finishes a dispatch.
     pub(super) async fn done(&self, task_id: &str) -> (DispatchId, DeliveryId) {
-        let id = self.accept(task_id).await;
-        let lease = self.begin(id).await;
-        (id, self.finish(lease, None).await)
+        let (id, begun) = self.record(task_id, Some(event(kind::STARTED))).await;
+        (id, self.finish(begun.unwrap().lease, None).await)
     }
 }
 

@@ -15,12 +15,12 @@ use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
 use crate::meters::Meters;
 use crate::record::{
-    Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, Begun, CancelRequest,
-    Claim, Content, Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord,
-    DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished,
-    IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease, LogBounds,
-    NewDispatch, NewRun, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue, Reroute,
-    RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord, Settlement,
+    Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, CancelRequest, Claim,
+    ClaimLimits, Claimed, Content, Counts, Decision, DeliveryFilter, DeliveryPayload,
+    DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
+    Finished, IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease,
+    LogBounds, NewDispatch, NewRun, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue,
+    Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord, Settlement,
     SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
     SignalSessionFilter, SignalSource, SignalSums, SignalTotals, Swept, SweptSignals,
 };
@@ -66,7 +66,7 @@ pub trait Accept: Send + Sync + 'static {
     /// `record::Known::verdict` are applied inside the transaction. The value of a `KeySpace::Task` key is the task
     /// id. A duplicate of a finished dispatch makes its delivery due again; a take-over settles the old dispatch's
     /// pending or dead delivery as superseded. With `start` set and nothing to wait for, the dispatch is running when
-    /// this returns, as if `begin` had been called.
+    /// this returns, as if `claim` had been called.
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance>;
 }
 
@@ -106,15 +106,16 @@ pub trait Approvals: Send + Sync + 'static {
 pub trait Executions: Send + Sync + 'static {
     /// Number of this boot; each open adds one.
     fn epoch(&self) -> u64;
-    /// Marks the dispatch as running: a new attempt under this epoch. Returns the request as it was given to
-    /// `accept`. `Error::Stale` if the dispatch is not queued, waits for its time or session, was cancelled, or
-    /// belongs to another adapter.
-    async fn begin(
+    /// Marks dispatches as running that `Queue::ready` would return, in its order: for each a new attempt under this
+    /// epoch and the event, all in one transaction. A last attempt (`rules::is_last_attempt`) is passed over while
+    /// another one of this epoch is running, and so is a record that cannot be read; the ones behind it are claimed.
+    /// After an error nothing is marked.
+    async fn claim(
         &self,
-        id: DispatchId,
         provider: &str,
+        limits: ClaimLimits,
         started: NewEvent,
-    ) -> Result<(Begun, Box<RawValue>)>;
+    ) -> Result<Vec<Claimed>>;
     /// Appends events, and the session id and usage if set. `Error::Stale` if the lease is not current.
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()>;
     /// Writes result, last events and delivery in one transaction. `Finished::CancelRequested`, with nothing written,

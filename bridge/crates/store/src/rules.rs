@@ -134,6 +134,26 @@ pub fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchReco
     }
 }
 
+/// Record of a dispatch whose next attempt starts at this time.
+pub fn started(record: DispatchRecord, at: Timestamp) -> DispatchRecord {
+    let attempt = record.attempts + 1;
+    DispatchRecord {
+        state: DispatchState::Running {
+            attempt,
+            started_at: at,
+        },
+        attempts: attempt,
+        first_started_at: record.first_started_at.or(Some(at)),
+        ..record
+    }
+}
+
+/// True if this attempt, counted from 1, is the last one of a dispatch that was tried before. It might be the one that
+/// crashes the process, so such attempts run one at a time: a crash then does not use up the attempts of the others.
+pub fn is_last_attempt(attempt: u32, max_attempts: u32) -> bool {
+    attempt > 1 && attempt >= max_attempts
+}
+
 /// Delivered form of a result: appends `"events": {"count", "lastCursor"}` as its last member.
 pub fn with_events(result: &RawValue, log: &LogName, totals: EventTotals) -> Result<String> {
     let open = result

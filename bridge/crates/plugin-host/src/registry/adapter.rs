@@ -64,6 +64,16 @@ impl Board {
             .and_then(|generation| generation.ready());
         ready.map_or(0, Ready::max_concurrent)
     }
+
+    /// The generation that could begin an execution now.
+    fn with_room(&self) -> Option<&Arc<Generation>> {
+        if self.paused.is_some() || self.running() >= self.max_concurrent() {
+            return None;
+        }
+        self.serving
+            .as_ref()
+            .filter(|generation| generation.is_there())
+    }
 }
 
 /// A replaced generation that is still draining.
@@ -250,12 +260,12 @@ impl Adapter {
 
     /// Reserves one execution; `None` at the limit, during a pause, or if the instance cannot be reached.
     pub fn reserve(&self) -> Option<Permit> {
-        let board = self.board();
-        if board.paused.is_some() || board.running() >= board.max_concurrent() {
-            return None;
-        }
-        let serving = board.serving.as_ref()?;
-        serving.is_there().then(|| serving.admit())
+        Some(self.board().with_room()?.admit())
+    }
+
+    /// True if an execution could be reserved now.
+    pub fn has_room(&self) -> bool {
+        self.board().with_room().is_some()
     }
 
     pub fn paused(&self) -> Option<Timestamp> {

@@ -23,9 +23,9 @@ use forge_store::contract::sample::{
 use forge_store::destination::DueQuery;
 use forge_store::memory::Memory;
 use forge_store::record::{
-    Acceptance, AfterAttempt, ApprovalFilter, ApprovalStatus, Claim, Content, Decision,
-    DeliveryFilter, DeliveryState, DispatchFilter, EventFilter, Finish, IdempotencyKey, KeySpace,
-    Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue, Reroute, Status,
+    Acceptance, AfterAttempt, ApprovalFilter, ApprovalStatus, Claim, ClaimLimits, Content,
+    Decision, DeliveryFilter, DeliveryState, DispatchFilter, EventFilter, Finish, IdempotencyKey,
+    KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue, Reroute, Status,
 };
 use forge_store::roles::{EventLog as _, Executions as _, Records as _};
 use forge_store::{Error, Store};
@@ -166,13 +166,16 @@ impl Pair {
             Step::Promote => {
                 both!(self, store => store.promote(at(now), 2)).unwrap();
             }
-            Step::Begin(n) => {
-                let Some(id) = Self::pick(&self.dispatches, n) else {
-                    return;
+            Step::Claim(count, other) => {
+                let provider = if other { "other" } else { PROVIDER };
+                let limits = ClaimLimits {
+                    count,
+                    max_attempts: 2,
                 };
                 let started = || event(kind::STARTED, now);
-                let begun = both!(self, store => store.begin(id, PROVIDER, started()));
-                self.leases.extend(begun.map(|(begun, _)| begun.lease));
+                let claimed = both!(self, store => store.claim(provider, limits, started()));
+                let claimed = claimed.unwrap().into_iter();
+                self.leases.extend(claimed.map(|one| one.begun.lease));
             }
             Step::Append(n) => {
                 let Some(lease) = Self::pick(&self.leases, n) else {

@@ -20,7 +20,7 @@ pub(super) enum Step {
         is_held: bool,
     },
     Promote,
-    Begin(usize),
+    Claim(usize, bool),
     Append(usize),
     FinishAttempt(usize, Option<u8>, bool),
     FinishQueued(usize, Option<u8>),
@@ -65,7 +65,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             Step::Accept { task, header, body, session, priority, delay, other, start, is_held }
         }),
         2 => Just(Step::Promote),
-        8 => any::<usize>().prop_map(Step::Begin),
+        6 => (1..4usize, prop::bool::weighted(0.3)).prop_map(|(count, o)| Step::Claim(count, o)),
         3 => any::<usize>().prop_map(Step::Append),
         6 => (any::<usize>(), prop::option::of(0..3u8), any::<bool>())
             .prop_map(|(n, code, owed)| Step::FinishAttempt(n, code, owed)),

@@ -5,8 +5,7 @@ use rusqlite::{Connection, params};
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Acceptance, Begun, Content, DispatchRecord, DispatchState, IdempotencyKey, KeySpace, Known,
-    Lease, NewDispatch,
+    Acceptance, Begun, Content, IdempotencyKey, KeySpace, Known, Lease, NewDispatch,
 };
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
@@ -79,7 +78,7 @@ fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
     )
 }
 
-/// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if `begin` had followed.
+/// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if a claim had followed.
 fn insert(
     tx: &mut Tx<'_>,
     new: &NewDispatch,
@@ -147,19 +146,11 @@ fn insert(
         return Ok(None);
     };
     tx.counters.counts.running += 1;
-    let dispatch = DispatchRecord {
-        state: DispatchState::Running {
-            attempt: 1,
-            started_at: started.timestamp,
-        },
-        attempts: 1,
-        first_started_at: Some(started.timestamp),
-        ..rules::accepted(new, retry_of)
-    };
+    let dispatch = rules::started(rules::accepted(new, retry_of), started.timestamp);
     Ok(Some(Begun {
         lease: Lease {
             id: new.id,
-            attempt: 1,
+            attempt: dispatch.attempts,
             epoch: tx.counters.epoch,
         },
         dispatch,

@@ -97,16 +97,29 @@ impl Sqlite {
 /// Value of `event.provider` for events of no adapter.
 pub(super) const NO_PROVIDER: &str = "";
 
+/// Dispatch to which events are appended.
+pub(crate) struct EventOwner {
+    pub(crate) seq: i64,
+    /// Number of its events before them.
+    pub(crate) events: u64,
+    pub(crate) attempt: u32,
+}
+
 /// Appends events of a dispatch, which is given as it was before them. The caller raises `dispatch.events`.
 pub(crate) fn append(tx: &mut Tx<'_>, of: &Current, events: &[NewEvent]) -> rusqlite::Result<()> {
-    insert(tx, Some(&of.provider), Some(of), events)
+    let owner = EventOwner {
+        seq: of.seq,
+        events: of.events,
+        attempt: of.attempts,
+    };
+    insert(tx, Some(&of.provider), Some(&owner), events)
 }
 
 /// Appends events, with their adapter and their dispatch unless they belong to none.
 pub(crate) fn insert(
     tx: &mut Tx<'_>,
     provider: Option<&str>,
-    of: Option<&Current>,
+    of: Option<&EventOwner>,
     events: &[NewEvent],
 ) -> rusqlite::Result<()> {
     let Some(newest) = events.iter().map(|event| event.timestamp).max() else {
@@ -121,7 +134,7 @@ pub(crate) fn insert(
             tx.counters.bounds.issued,
             of.map(|of| of.seq),
             of.map_or(0, |of| of.events + 1),
-            of.map_or(0, |of| of.attempts),
+            of.map_or(0, |of| of.attempt),
             provider.unwrap_or(NO_PROVIDER),
             of.is_none().then(|| nanos(newest)),
             event_batch::of_events(events)

@@ -1,21 +1,21 @@
-//! Attempts: begin, append, finish, requeue, cancel, and those that a crash interrupted.
+//! Attempts: claim, append, finish, requeue, cancel, and those that a crash interrupted.
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use rusqlite::params;
-use serde_json::value::RawValue;
+use rusqlite::{Row, params};
 
 use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Begun, CancelRequest, Claim, Content, Finish, Finished, Interrupted, Lease, Progress, Recorded,
-    Requeue,
+    Begun, CancelRequest, Claim, ClaimLimits, Claimed, Content, Finish, Finished, Interrupted,
+    Lease, Progress, Recorded, Requeue,
 };
 use forge_store::roles::Executions;
 use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
-use super::rows::{self, Current, nanos, phase, select_dispatch};
+use super::events::EventOwner;
+use super::rows::{self, Current, nanos, select_dispatch};
 use super::{Tx, approval, content, deliver, events, queue, sessions, signals};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
@@ -26,15 +26,16 @@ impl Executions for Sqlite {
         self.published.identity.epoch
     }
 
-    async fn begin(
+    async fn claim(
         &self,
-        id: DispatchId,
         provider: &str,
+        limits: ClaimLimits,
         started: NewEvent,
-    ) -> Result<(Begun, Box<RawValue>)> {
+    ) -> Result<Vec<Claimed>> {
         let provider = provider.to_owned();
-        let change = move |tx: &mut Tx<'_>| begin(tx, id, &provider, &started);
-        self.write(Urgency::Now, 0, change).await
+        let bytes = limits.count * events::size([&started]);
+        let change = move |tx: &mut Tx<'_>| claim(tx, &provider, limits, &started);
+        self.write(Urgency::Now, bytes, change).await
     }
 
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
@@ -131,50 +132,112 @@ impl Executions for Sqlite {
     }
 }
 
-/// Writes the running mark, and reads all that the execution needs.
-fn begin(
+/// Reads all that the executions need, then writes the running marks.
+fn claim(
     tx: &mut Tx<'_>,
-    id: DispatchId,
     provider: &str,
+    limits: ClaimLimits,
     started: &NewEvent,
-) -> Result<(Begun, Box<RawValue>), Failure> {
-    let mut found = Current::find(tx.conn, id.as_bytes())?.ok_or(Error::NotFound)?;
-    if found.phase != phase::READY || found.provider != provider {
-        return Err(Error::Stale(id).into());
+) -> Result<Vec<Claimed>, Failure> {
+    let chosen = choose(tx, provider, limits, started.timestamp)?;
+    for (owner, _) in &chosen {
+        tx.execute(
+            "UPDATE dispatch SET phase = 4, attempts = ?1, epoch = ?2, started_at = ?3,
+               first_started_at = coalesce(first_started_at, ?3), events = events + 1 WHERE seq = ?4",
+            params![
+                owner.attempt,
+                tx.counters.epoch,
+                nanos(started.timestamp),
+                owner.seq
+            ],
+        )?;
+        events::insert(
+            tx,
+            Some(provider),
+            Some(owner),
+            std::slice::from_ref(started),
+        )?;
+        tx.counters.left_queue(provider);
+        tx.counters.counts.running += 1;
     }
-    found.attempts += 1;
-    tx.execute(
-        "UPDATE dispatch SET phase = 4, attempts = ?1, epoch = ?2, started_at = ?3,
-           first_started_at = coalesce(first_started_at, ?3), events = events + 1 WHERE seq = ?4",
-        params![
-            found.attempts,
-            tx.counters.epoch,
-            nanos(started.timestamp),
-            found.seq
-        ],
-    )?;
-    events::append(tx, &found, std::slice::from_ref(started))?;
-    tx.counters.left_queue(provider);
-    tx.counters.counts.running += 1;
-    let lease = Lease {
-        id,
-        attempt: found.attempts,
-        epoch: tx.counters.epoch,
-    };
-    let sql = select_dispatch!(
-        ", b.request, b.secrets FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.seq = ?"
-    );
-    let begun = rows::one(tx.conn, sql, [found.seq], |row| {
-        let begun = Begun {
-            lease,
-            dispatch: rows::dispatch(row)?,
-            secrets: row.get(rows::MORE + 1)?,
-            recorded_session: row.get(rows::RECORDED_SESSION)?,
-            spent: rows::opaque_option(row, rows::SPENT)?,
+    Ok(chosen.into_iter().map(|(_, claimed)| claimed).collect())
+}
+
+/// Dispatches of an adapter that can start, in their order.
+const STARTABLE: &str = select_dispatch!(
+    ", b.request, b.secrets, d.events
+     FROM dispatch d INDEXED BY dispatch_ready CROSS JOIN body b ON b.dispatch = d.seq
+     WHERE d.phase = 0 AND d.provider = ? ORDER BY d.priority DESC, d.seq"
+);
+
+/// The dispatches to claim, as they are once their attempt has begun. Rows are read one by one: only those that are
+/// passed over are read in addition.
+fn choose(
+    tx: &Tx<'_>,
+    provider: &str,
+    limits: ClaimLimits,
+    at: Timestamp,
+) -> rusqlite::Result<Vec<(EventOwner, Claimed)>> {
+    let mut statement = tx.conn.prepare_cached(STARTABLE)?;
+    let mut found = statement.query([provider])?;
+    let is_last = |attempt| rules::is_last_attempt(attempt, limits.max_attempts);
+    let mut last_runs = None;
+    let mut chosen = Vec::new();
+    while chosen.len() < limits.count
+        && let Some(row) = found.next()?
+    {
+        let (owner, claimed) = match startable(row, tx.counters.epoch, at) {
+            Ok(startable) => startable,
+            Err(error) => {
+                let seq: i64 = row.get(rows::SEQ)?;
+                tracing::error!(%error, "dispatch {seq} cannot be read and is not started");
+                continue;
+            }
         };
-        Ok((begun, rows::opaque(row, rows::MORE)?))
-    })?;
-    Ok(begun.ok_or(Error::NotFound)?)
+        if is_last(owner.attempt) {
+            let runs = match last_runs {
+                Some(runs) => runs,
+                None => most_attempts(tx)?.is_some_and(is_last),
+            };
+            last_runs = Some(true);
+            if runs {
+                continue;
+            }
+        }
+        chosen.push((owner, claimed));
+    }
+    Ok(chosen)
+}
+
+fn startable(row: &Row<'_>, epoch: u64, at: Timestamp) -> rusqlite::Result<(EventOwner, Claimed)> {
+    let dispatch = rules::started(rows::dispatch(row)?, at);
+    let owner = EventOwner {
+        seq: row.get(rows::SEQ)?,
+        events: row.get(rows::MORE + 2)?,
+        attempt: dispatch.attempts,
+    };
+    let begun = Begun {
+        lease: Lease {
+            id: dispatch.id,
+            attempt: dispatch.attempts,
+            epoch,
+        },
+        dispatch,
+        secrets: row.get(rows::MORE + 1)?,
+        recorded_session: row.get(rows::RECORDED_SESSION)?,
+        spent: rows::opaque_option(row, rows::SPENT)?,
+    };
+    let request = rows::opaque(row, rows::MORE)?;
+    Ok((owner, Claimed { begun, request }))
+}
+
+const MOST_ATTEMPTS: &str =
+    "SELECT max(attempts) FROM dispatch INDEXED BY dispatch_running WHERE phase = 4 AND epoch = ?";
+
+/// Highest number of a running attempt of this epoch.
+fn most_attempts(tx: &Tx<'_>) -> rusqlite::Result<Option<u32>> {
+    let read = |row: &Row<'_>| row.get(0);
+    Ok(rows::one(tx.conn, MOST_ATTEMPTS, [tx.counters.epoch], read)?.flatten())
 }
 
 fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, Failure> {
@@ -234,4 +297,40 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
     }
     tx.counters.counts.deliveries_pending += u64::from(delivery.is_some());
     Ok(Finished::Recorded(Recorded { totals, body }))
+}
+
+#[cfg(test)]
+mod tests {
+    use forge_store::contract::sample::{PROVIDER, accept, claim, task};
+    use forge_store::roles::Queue as _;
+
+    use super::super::plans;
+    use super::*;
+    use crate::tests::open;
+
+    #[test]
+    fn a_claim_reads_only_what_it_takes() {
+        plans::check(&[
+            (STARTABLE, "d USING INDEX dispatch_ready (provider=?)"),
+            (
+                MOST_ATTEMPTS,
+                "dispatch USING INDEX dispatch_running (epoch=?)",
+            ),
+        ]);
+    }
+
+    #[tokio::test]
+    async fn a_record_that_cannot_be_read_delays_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(folder.path());
+        let damaged = accept(&store, task("a")).await;
+        let sound = accept(&store, task("b")).await;
+        let damage = "UPDATE dispatch SET trace_id = CAST(x'ff' AS TEXT) WHERE task_id = 'a'";
+        let written = store.write(Urgency::Now, 0, |tx| Ok(tx.execute(damage, [])?));
+        written.await.unwrap();
+        let claimed = claim(&store, PROVIDER, 1, 1).await;
+        assert_eq!(claimed[0].begun.lease.id, sound);
+        assert!(claim(&store, PROVIDER, 1, 2).await.is_empty());
+        assert_eq!(store.ready(PROVIDER, 9).await.unwrap()[0].id, damaged);
+    }
 }

@@ -195,7 +195,11 @@ pub async fn events_of_no_dispatch_stand_in_the_log(subject: impl Subject) {
 
 pub async fn an_id_is_never_issued_twice(subject: impl Subject) {
     let store = subject.open().await;
-    accept(&*store, task("stays")).await;
+    let stays = NewDispatch {
+        not_before: Some(at(50)),
+        ..task("stays")
+    };
+    accept(&*store, stays).await;
     let finish = Finish {
         delivery: None,
         ..ok(2)

@@ -2,11 +2,11 @@
 
 use super::Subject;
 use super::sample::{
-    PROVIDER, RETENTION, accept, at, begin, event, failed, ok, raw, ready, run, task,
+    PROVIDER, RETENTION, accept, at, begin, claim, event, failed, ok, raw, ready, run, task,
 };
 use crate::Error;
 use crate::record::{
-    CancelRequest, Claim, Content, DispatchState, Finish, Finished, NewDispatch, Progress,
+    CancelRequest, Claim, Claimed, Content, DispatchState, Finish, Finished, NewDispatch, Progress,
     Recorded, Requeue,
 };
 use forge_base::event::kind;
@@ -15,11 +15,12 @@ use forge_base::id::{DeliveryId, DispatchId};
 pub async fn an_attempt_is_handed_all_that_it_needs(subject: impl Subject) {
     let store = subject.open().await;
     let id = accept(&*store, task("t")).await;
-    let started = event(kind::STARTED, 5);
-    let (begun, request) = store.begin(id, PROVIDER, started).await.unwrap();
+    let claimed = claim(&*store, PROVIDER, 1, 5).await.pop().unwrap();
+    let Claimed { begun, request } = claimed;
     assert_eq!(begun.lease.id, id);
     assert_eq!((begun.lease.attempt, begun.lease.epoch), (1, store.epoch()));
     assert_eq!(request.get(), r#"{"message":"hello"}"#);
+    assert_eq!(begun.secrets.as_deref(), Some(&b"sealed"[..]));
     assert!(begun.recorded_session.is_none() && begun.spent.is_none());
     let running = DispatchState::Running {
         attempt: 1,
@@ -33,21 +34,8 @@ pub async fn an_attempt_is_handed_all_that_it_needs(subject: impl Subject) {
     }
     let counts = store.counts();
     assert_eq!((counts.queued, counts.running), (0, 1));
-}
-
-pub async fn only_one_begins(subject: impl Subject) {
-    let store = subject.open().await;
-    let id = accept(&*store, task("t")).await;
-    begin(&*store, id, 1).await;
-    let second = store.begin(id, PROVIDER, event(kind::STARTED, 2)).await;
-    assert!(matches!(second, Err(Error::Stale(stale)) if stale == id));
-    let cancelled = accept(&*store, task("u")).await;
-    store.request_cancel(cancelled, at(1)).await.unwrap();
-    let begun = store
-        .begin(cancelled, PROVIDER, event(kind::STARTED, 2))
-        .await;
-    assert!(matches!(begun, Err(Error::Stale(_))));
-    assert_eq!(ready(&*store).await, []);
+    let last = store.last_event(id).await.unwrap().unwrap();
+    assert_eq!((&*last.kind, last.seq, last.attempt), (kind::STARTED, 3, 1));
 }
 
 pub async fn a_stale_lease_writes_nothing(subject: impl Subject) {
@@ -221,8 +209,8 @@ pub async fn what_ran_at_a_crash_is_found_at_the_next_boot(subject: impl Subject
     let queued = accept(&*store, task("c")).await;
     let cancelled = accept(&*store, task("d")).await;
     store.request_cancel(cancelled, at(1)).await.unwrap();
-    begin(&*store, second, 1).await;
     let lease = begin(&*store, first, 1).await.lease;
+    begin(&*store, second, 1).await;
     let progress = Progress {
         session: Some("runtime-session".to_owned()),
         ..Progress::default()
@@ -358,10 +346,6 @@ pub async fn contents_are_read_in_pieces(subject: impl Subject) {
 pub async fn claims_on_what_is_unknown_are_not_found(subject: impl Subject) {
     let store = subject.open().await;
     let unknown = DispatchId::new();
-    let begun = store
-        .begin(unknown, PROVIDER, event(kind::STARTED, 1))
-        .await;
-    assert!(matches!(begun, Err(Error::NotFound)));
     let finished = store.finish(Claim::Unstarted(unknown), ok(1)).await;
     assert!(matches!(finished, Err(Error::NotFound)));
     assert!(store.dispatch(unknown).await.unwrap().is_none());

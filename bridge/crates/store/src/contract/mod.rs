@@ -81,8 +81,8 @@ macro_rules! contract_tests {
                 readers_are_woken_by_what_is_committed old_events_of_no_dispatch_go
                 sweeping_goes_in_steps_and_takes_only_what_is_past;
             execute:
-                an_attempt_is_handed_all_that_it_needs only_one_begins
-                a_stale_lease_writes_nothing what_an_attempt_recorded_is_there_for_the_next
+                an_attempt_is_handed_all_that_it_needs a_stale_lease_writes_nothing
+                what_an_attempt_recorded_is_there_for_the_next
                 a_result_carries_its_events a_result_that_is_no_object_is_refused_whole
                 a_cancel_before_the_finish_wins a_cancel_after_the_finish_is_too_late
                 a_cancelled_attempt_does_not_go_back_to_the_queue
@@ -96,7 +96,8 @@ macro_rules! contract_tests {
                 usage_of_a_dispatch_is_charged_once;
             queue:
                 priority_goes_before_age ready_is_per_adapter_and_bounded
-                one_that_waits_for_its_time_is_promoted_then
+                one_that_waits_for_its_time_is_promoted_then only_what_can_start_is_claimed
+                a_last_attempt_runs_alone
                 those_that_never_started_in_time_are_overdue a_session_runs_one_after_another
                 a_delayed_one_enters_its_session_when_promoted a_requeued_attempt_keeps_its_place
                 a_cancelled_one_in_a_session_lets_the_next_go_only_when_finished

@@ -1,8 +1,8 @@
 //! Queue: readiness, order, sessions and rerouting.
 
 use super::Subject;
-use super::sample::{PROVIDER, accept, at, begin, event, failed, ok, ready, task};
-use crate::record::{Claim, NewDispatch, Requeue, Reroute};
+use super::sample::{PROVIDER, accept, at, begin, claim, event, failed, ok, ready, task};
+use crate::record::{Claim, Lease, NewDispatch, Requeue, Reroute};
 use crate::{Error, Store};
 use forge_base::event::kind;
 use forge_base::id::DispatchId;
@@ -12,6 +12,12 @@ fn in_session(task_id: &str) -> NewDispatch {
         session: Some("s".to_owned()),
         ..task(task_id)
     }
+}
+
+/// Claims up to `count` dispatches.
+async fn claimed(store: &dyn Store, provider: &str, count: usize) -> Vec<DispatchId> {
+    let claimed = claim(store, provider, count, 1).await.into_iter();
+    claimed.map(|one| one.begun.lease.id).collect()
 }
 
 async fn finish(store: &dyn Store, claim: Claim) {
@@ -30,6 +36,8 @@ pub async fn priority_goes_before_age(subject: impl Subject) {
     }
     let expected = [1, 3, 0, 4, 2].map(|place: usize| ids[place]);
     assert_eq!(ready(&*store).await, expected);
+    assert_eq!(claimed(&*store, PROVIDER, 2).await, expected[..2]);
+    assert_eq!(claimed(&*store, PROVIDER, 10).await, expected[2..]);
 }
 
 pub async fn ready_is_per_adapter_and_bounded(subject: impl Subject) {
@@ -49,10 +57,7 @@ pub async fn ready_is_per_adapter_and_bounded(subject: impl Subject) {
     assert_eq!((found[0].id, found[0].pinned), (other, true));
     let queues = store.queues().await.unwrap();
     assert_eq!(queues, [("echo".to_owned(), 3), ("other".to_owned(), 1)]);
-    store
-        .begin(other, "other", event(kind::STARTED, 1))
-        .await
-        .unwrap();
+    assert_eq!(claimed(&*store, "other", 10).await, [other]);
     let queues = store.queues().await.unwrap();
     assert_eq!(queues, [("echo".to_owned(), 3)]);
 }
@@ -69,14 +74,86 @@ pub async fn one_that_waits_for_its_time_is_promoted_then(subject: impl Subject)
     assert_eq!(ready(&*store).await, [past]);
     assert_eq!(store.counts().queued, 3);
     assert_eq!(store.next_queue_event().await.unwrap(), Some(at(40)));
-    let early = store.begin(sooner, PROVIDER, event(kind::STARTED, 1)).await;
-    assert!(matches!(early, Err(Error::Stale(_))));
     assert_eq!(store.promote(at(39), 10).await.unwrap(), 0);
     assert_eq!(store.promote(at(50), 1).await.unwrap(), 1);
     assert_eq!(ready(&*store).await, [sooner, past]);
     assert_eq!(store.promote(at(50), 10).await.unwrap(), 1);
     assert_eq!(ready(&*store).await, [later, sooner, past]);
     assert_eq!(store.next_queue_event().await.unwrap(), Some(at(100)));
+}
+
+pub async fn only_what_can_start_is_claimed(subject: impl Subject) {
+    let store = subject.open().await;
+    let first = accept(&*store, in_session("a")).await;
+    accept(&*store, in_session("b")).await;
+    let delayed = NewDispatch {
+        not_before: Some(at(10)),
+        ..task("c")
+    };
+    accept(&*store, delayed).await;
+    let held = NewDispatch {
+        is_held: true,
+        ..task("d")
+    };
+    accept(&*store, held).await;
+    let cancelled = accept(&*store, task("e")).await;
+    store.request_cancel(cancelled, at(1)).await.unwrap();
+    let alone = accept(&*store, task("f")).await;
+    let elsewhere = NewDispatch {
+        provider: "other".to_owned(),
+        ..task("g")
+    };
+    accept(&*store, elsewhere).await;
+    assert_eq!(claimed(&*store, PROVIDER, 10).await, [first, alone]);
+    let issued = store.log_bounds().issued;
+    assert_eq!(claimed(&*store, PROVIDER, 10).await, []);
+    assert_eq!(claimed(&*store, "unknown", 10).await, []);
+    assert_eq!(store.log_bounds().issued, issued);
+    let counts = store.counts();
+    assert_eq!((counts.queued, counts.running), (5, 2));
+}
+
+pub async fn a_last_attempt_runs_alone(subject: impl Subject) {
+    let store = subject.open().await;
+    let new = |task_id: &str, provider: &str| NewDispatch {
+        provider: provider.to_owned(),
+        ..task(task_id)
+    };
+    let mut ids = Vec::new();
+    for (task_id, provider) in [("a", PROVIDER), ("b", PROVIDER), ("c", "other")] {
+        ids.push(accept(&*store, new(task_id, provider)).await);
+    }
+    let back = async |provider: &str| {
+        for claimed in claim(&*store, provider, 10, 1).await {
+            let event = event(kind::RETRYING, 2);
+            let claim = Claim::Attempt(claimed.begun.lease);
+            store.requeue(claim, Requeue { event }).await.unwrap();
+        }
+    };
+    for provider in [PROVIDER, "other", PROVIDER, "other"] {
+        back(provider).await;
+    }
+    // Three attempts are allowed, and two have begun.
+    let fresh = accept(&*store, task("d")).await;
+    assert_eq!(claimed(&*store, PROVIDER, 2).await, [ids[0], fresh]);
+    assert_eq!(claimed(&*store, PROVIDER, 10).await, []);
+    assert_eq!(claimed(&*store, "other", 10).await, []);
+    let lease = |id| Lease {
+        id,
+        attempt: 3,
+        epoch: store.epoch(),
+    };
+    finish(&*store, Claim::Attempt(lease(ids[0]))).await;
+    assert_eq!(claimed(&*store, "other", 10).await, [ids[2]]);
+    let event = event(kind::RETRYING, 2);
+    let requeue = Requeue { event };
+    let claim = Claim::Attempt(lease(ids[2]));
+    store.requeue(claim, requeue).await.unwrap();
+    assert_eq!(claimed(&*store, PROVIDER, 10).await, [ids[1]]);
+
+    // One that an earlier boot left running is not running any more.
+    let store = subject.open().await;
+    assert_eq!(claimed(&*store, "other", 10).await, [ids[2]]);
 }
 
 pub async fn those_that_never_started_in_time_are_overdue(subject: impl Subject) {
@@ -87,8 +164,11 @@ pub async fn those_that_never_started_in_time_are_overdue(subject: impl Subject)
     };
     let second = accept(&*store, until("a", 20)).await;
     let first = accept(&*store, until("b", 10)).await;
-    let running = accept(&*store, until("c", 5)).await;
-    begin(&*store, running, 1).await;
+    let running = NewDispatch {
+        start: Some(event(kind::STARTED, 1)),
+        ..until("c", 5)
+    };
+    accept(&*store, running).await;
     let cancelled = accept(&*store, until("d", 5)).await;
     store.request_cancel(cancelled, at(1)).await.unwrap();
     assert_eq!(store.next_queue_event().await.unwrap(), Some(at(10)));
@@ -114,8 +194,6 @@ pub async fn a_session_runs_one_after_another(subject: impl Subject) {
     let third = accept(&*store, urgent).await;
     let alone = accept(&*store, task("d")).await;
     assert_eq!(ready(&*store).await, [first, alone]);
-    let early = store.begin(second, PROVIDER, event(kind::STARTED, 1)).await;
-    assert!(matches!(early, Err(Error::Stale(_))));
     let begun = begin(&*store, first, 1).await;
     assert_eq!(ready(&*store).await, [alone]);
     finish(&*store, Claim::Attempt(begun.lease)).await;
@@ -255,8 +333,8 @@ pub async fn only_what_never_started_is_rerouted(subject: impl Subject) {
     assert!(matches!(cancelled, Err(Error::Stale(_))));
     let moved = accept(&*store, task("c")).await;
     store.reroute(to(moved, "other", None)).await.unwrap();
-    let elsewhere = store.begin(moved, PROVIDER, event(kind::STARTED, 3)).await;
-    assert!(matches!(elsewhere, Err(Error::Stale(_))));
+    assert_eq!(claimed(&*store, PROVIDER, 10).await, [id]);
+    assert_eq!(claimed(&*store, "other", 10).await, [moved]);
 }
 
 pub async fn sessions_of_two_adapters_do_not_meet(subject: impl Subject) {

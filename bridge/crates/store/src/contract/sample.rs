@@ -7,8 +7,8 @@ use serde_json::value::RawValue;
 
 use crate::Store;
 use crate::record::{
-    Acceptance, AfterAttempt, Begun, Callback, Claim, DeliveryAttempt, Finish, Finished,
-    IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Settlement,
+    Acceptance, AfterAttempt, Begun, Callback, Claim, ClaimLimits, Claimed, DeliveryAttempt,
+    Finish, Finished, IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Settlement,
 };
 use forge_base::digest::sha256;
 use forge_base::event::{NewEvent, kind};
@@ -119,10 +119,21 @@ pub async fn accept(store: &dyn Store, new: NewDispatch) -> DispatchId {
     id
 }
 
-pub async fn begin(store: &dyn Store, id: DispatchId, seconds: i64) -> Begun {
+/// Claims up to `count` dispatches that may have three attempts.
+pub async fn claim(store: &dyn Store, provider: &str, count: usize, seconds: i64) -> Vec<Claimed> {
+    let limits = ClaimLimits {
+        count,
+        max_attempts: 3,
+    };
     let started = event(kind::STARTED, seconds);
-    let (begun, _request) = store.begin(id, PROVIDER, started).await.unwrap();
-    begun
+    store.claim(provider, limits, started).await.unwrap()
+}
+
+/// Claims this dispatch, which has to be the first of the queue.
+pub async fn begin(store: &dyn Store, id: DispatchId, seconds: i64) -> Begun {
+    let claimed = claim(store, PROVIDER, 1, seconds).await.pop().unwrap();
+    assert_eq!(claimed.begun.lease.id, id);
+    claimed.begun
 }
 
 /// Accepts, runs and finishes a dispatch; returns its delivery, if any.

@@ -20,11 +20,11 @@ use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
 use super::record::{
-    Acceptance, Approval, ApprovalFilter, Begun, CancelRequest, Claim, Content, Counts, Decision,
-    DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery,
-    EventFilter, EventPage, Finish, Finished, IdempotencyKey, Interrupted, Known, Lease, LogBounds,
-    NewDispatch, Page, Piece, Progress, Ready, Replay, Requeue, Reroute, Settlement, Swept,
-    SweptSignals,
+    Acceptance, Approval, ApprovalFilter, CancelRequest, Claim, ClaimLimits, Claimed, Content,
+    Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
+    DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished, IdempotencyKey,
+    Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece, Progress, Ready, Replay,
+    Requeue, Reroute, Settlement, Swept, SweptSignals,
 };
 use super::roles::{
     Accept, Approvals, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets,
@@ -147,13 +147,13 @@ impl Executions for Memory {
         self.epoch
     }
 
-    async fn begin(
+    async fn claim(
         &self,
-        id: DispatchId,
         provider: &str,
+        limits: ClaimLimits,
         started: NewEvent,
-    ) -> Result<(Begun, Box<RawValue>)> {
-        self.write(|state| state.begin(id, provider, started))
+    ) -> Result<Vec<Claimed>> {
+        self.write(|state| Ok(state.claim(provider, limits, &started)))
     }
 
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {

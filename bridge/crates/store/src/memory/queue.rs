@@ -4,10 +4,11 @@ use jiff::Timestamp;
 use serde_json::value::RawValue;
 
 use crate::record::{
-    self, Approval, ApprovalFilter, ApprovalStatus, Begun, CancelRequest, Claim, Decision, Finish,
-    Finished, Interrupted, Lease, Page, Progress, Ready, Recorded, Requeue, Reroute,
+    self, Approval, ApprovalFilter, ApprovalStatus, Begun, CancelRequest, Claim, ClaimLimits,
+    Claimed, Decision, Finish, Finished, Interrupted, Lease, Page, Progress, Ready, Recorded,
+    Requeue, Reroute,
 };
-use crate::transition::{self, End};
+use crate::transition::{self, End, Stage};
 use crate::{Error, Result, rules};
 use forge_base::event::NewEvent;
 use forge_base::id::DispatchId;
@@ -48,14 +49,20 @@ impl State {
             && (kept.record.session.is_none() || !self.blocked(kept))
     }
 
-    pub(super) fn ready(&self, provider: &str, limit: usize) -> Vec<Ready> {
+    /// Dispatches of this adapter that can start, in their order.
+    fn startable(&self, provider: &str) -> Vec<(u64, &Kept)> {
         let mut found: Vec<_> = self
             .dispatches
             .iter()
             .filter(|(_, kept)| kept.record.provider == provider && self.may_start(kept))
+            .map(|(seq, kept)| (*seq, kept))
             .collect();
-        found.sort_by_key(|(seq, kept)| (-i16::from(kept.record.priority), **seq));
-        let best = found.into_iter().take(limit);
+        found.sort_by_key(|(seq, kept)| (-i16::from(kept.record.priority), *seq));
+        found
+    }
+
+    pub(super) fn ready(&self, provider: &str, limit: usize) -> Vec<Ready> {
+        let best = self.startable(provider).into_iter().take(limit);
         best.map(|(_, kept)| Ready {
             id: kept.record.id,
             provider: kept.record.provider.clone(),
@@ -148,33 +155,41 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn begin(
+    pub(super) fn claim(
         &mut self,
-        id: DispatchId,
         provider: &str,
-        started: NewEvent,
-    ) -> Result<(Begun, Box<RawValue>)> {
-        let seq = self.seq(id).ok_or(Error::NotFound)?;
-        let kept = &self.dispatches[&seq];
-        if !self.may_start(kept) || kept.record.provider != provider {
-            return Err(Error::Stale(id));
-        }
+        limits: ClaimLimits,
+        started: &NewEvent,
+    ) -> Vec<Claimed> {
+        let is_last = |attempt| rules::is_last_attempt(attempt, limits.max_attempts);
+        let mut last_runs = self.dispatches.values().any(|kept| {
+            let is_running = kept.standing().stage == Stage::Running { epoch: self.epoch };
+            is_running && is_last(kept.record.attempts)
+        });
+        let mut chosen = self.startable(provider);
+        chosen.retain(|(_, kept)| {
+            !is_last(kept.record.attempts + 1) || !std::mem::replace(&mut last_runs, true)
+        });
+        let chosen = chosen.into_iter().take(limits.count);
+        let chosen: Vec<_> = chosen.map(|(seq, _)| seq).collect();
+        let claims = chosen.into_iter().map(|seq| Claimed {
+            begun: self.begin(seq, started.clone()),
+            request: self.dispatches[&seq].request.clone(),
+        });
+        claims.collect()
+    }
+
+    /// Starts the next attempt.
+    pub(super) fn begin(&mut self, seq: u64, started: NewEvent) -> Begun {
         let epoch = self.epoch;
         let kept = self.kept(seq);
         kept.epoch = epoch;
-        kept.record.attempts += 1;
-        kept.record
-            .first_started_at
-            .get_or_insert(started.timestamp);
-        kept.record.state = record::DispatchState::Running {
-            attempt: kept.record.attempts,
-            started_at: started.timestamp,
-        };
+        kept.record = rules::started(kept.record.clone(), started.timestamp);
         self.log_events(seq, vec![started]);
         let kept = &self.dispatches[&seq];
-        let begun = Begun {
+        Begun {
             lease: Lease {
-                id,
+                id: kept.record.id,
                 attempt: kept.record.attempts,
                 epoch,
             },
@@ -182,8 +197,7 @@ impl State {
             secrets: kept.secrets.clone(),
             recorded_session: kept.recorded_session.clone(),
             spent: kept.spent.clone(),
-        };
-        Ok((begun, kept.request.clone()))
+        }
     }
 
     pub(super) fn append(&mut self, lease: &Lease, progress: Progress) -> Result<()> {

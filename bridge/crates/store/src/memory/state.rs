@@ -203,17 +203,10 @@ impl State {
                 retry_of
             }
         };
-        let (id, start) = (new.id, new.start.clone());
+        let start = new.start.clone();
         let seq = self.insert(new, retry_of);
-        let kept = &self.dispatches[&seq];
-        let begun = match start {
-            Some(started) if self.may_start(kept) => {
-                let provider = kept.record.provider.clone();
-                let (begun, _request) = self.begin(id, &provider, started)?;
-                Some(Box::new(begun))
-            }
-            Some(_) | None => None,
-        };
+        let start = start.filter(|_| self.may_start(&self.dispatches[&seq]));
+        let begun = start.map(|started| Box::new(self.begin(seq, started)));
         Ok(Acceptance::Accepted { retry_of, begun })
     }
 

@@ -183,6 +183,23 @@ impl Claim {
     }
 }
 
+/// Limits of a claim of queued dispatches.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimLimits {
+    /// Maximum number of dispatches.
+    pub count: usize,
+    /// Maximum number of attempts of a dispatch: the last one runs alone.
+    pub max_attempts: u32,
+}
+
+/// Dispatch whose next attempt was marked as running by a claim.
+#[derive(Debug)]
+pub struct Claimed {
+    pub begun: Begun,
+    /// The request as it was given to `accept`.
+    pub request: Box<RawValue>,
+}
+
 /// Input of an execution, returned with the running mark.
 #[derive(Debug)]
 pub struct Begun {
