@@ -131,8 +131,8 @@ impl Dispatcher {
     }
 
     /// Claims dispatches for these permits and starts them; returns their number. Permits that are left over are given
-    /// back. The round of the scheduler can be dropped, so this has to run in a task of its own: what the store marks is
-    /// then started.
+    /// back. Must not be dropped before its end, because what the store marks has to be started: the round of the
+    /// scheduler, which can be dropped, runs it in a task of its own.
     pub(super) async fn claim(
         self,
         adapter: Adapter,
@@ -159,6 +159,20 @@ impl Dispatcher {
             self.start(claimed, adapter.clone(), Reservation { place, permit });
         }
         Ok(count)
+    }
+
+    /// Starts the next queued dispatch in a slot that has become free, without waiting for the scheduler, whose round can
+    /// be waiting for the disk. False if none is ready or the adapter starts none now.
+    async fn claim_next(&self, adapter: &Adapter) -> bool {
+        if adapter.health().status == HealthStatus::Offline {
+            return false;
+        }
+        let claim = self.inner.running.open_claim();
+        let Some((claim, permit)) = claim.zip(adapter.reserve()) else {
+            return false;
+        };
+        let claimed = self.clone().claim(adapter.clone(), claim, vec![permit]);
+        matches!(claimed.await, Ok(1..))
     }
 
     fn start(&self, claimed: Claimed, adapter: Adapter, held: Reservation) {
@@ -222,7 +236,10 @@ impl Dispatcher {
         match attempt.await {
             Ok(()) => {
                 drop(held);
-                if awaited || inner.waiting_providers.is_at(adapter.provider()) {
+                let waits = inner.waiting_providers.is_at(adapter.provider());
+                // Boxed: the adapters of most executions have no waiting dispatches.
+                let is_taken = waits && Box::pin(self.claim_next(adapter)).await;
+                if awaited || (waits && !is_taken) {
                     self.wake();
                 }
             }

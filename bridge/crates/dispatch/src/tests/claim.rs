@@ -32,7 +32,7 @@ async fn a_cancel_between_the_mark_and_the_registration_is_not_missed() {
         rig.claimed(1).await;
         let dispatcher = rig.dispatcher.clone();
         let cancel = rig.spawn(async move { dispatcher.cancel(id).await });
-        rig.gated.cancels.reached().await;
+        rig.gated.cancels.reached(1).await;
         assert!(rig.dispatch(id).await.cancel_requested);
         if first == First::Registration {
             rig.gated.claims.open();
@@ -57,7 +57,7 @@ async fn an_attempt_that_is_claimed_while_the_former_one_still_ends_is_cancelled
     rig.gated.requeues.close();
     rig.probe
         .answer(Err(AdapterError::new(CRASHED, "it is gone")));
-    rig.gated.requeues.reached().await;
+    rig.gated.requeues.reached(1).await;
     rig.probe.last();
     rig.dispatcher.wake();
     rig.executed(2).await;
@@ -73,7 +73,7 @@ async fn a_drain_waits_for_what_is_being_claimed() {
     let rig = Rig::new(2).await;
     rig.gated.claims.close();
     let ids = [rig.queue(new()).await, rig.queue(new()).await];
-    rig.gated.claims.reached().await;
+    rig.gated.claims.reached(1).await;
     let marked = rig.store.counts().running;
     assert!(marked > 0);
     // Ends the round in the middle of its claim.
@@ -235,5 +235,26 @@ async fn last_attempts_run_one_at_a_time_and_delay_no_other() {
         begun.elapsed() < Duration::from_secs(4),
         "its end wakes the next"
     );
+    rig.is_free().await;
+}
+
+#[tokio::test]
+async fn a_slot_takes_the_next_dispatch_while_a_round_waits_for_its_claim() {
+    let rig = Rig::new(2).await;
+    let first = rig.queue(new()).await;
+    rig.executed(1).await;
+    rig.gated.claims.close();
+    let second = rig.queue(new()).await;
+    rig.claimed(2).await;
+    let (third, request) = (Box::new(new()), Box::new(request()));
+    let id = third.id;
+    rig.dispatcher.accept(third, request).await.unwrap();
+    rig.probe.answer(Ok("done"));
+    assert_eq!(rig.finished(first).await, "");
+    rig.gated.claims.reached(2).await;
+    rig.gated.claims.open();
+    for id in [second, id] {
+        assert_eq!(rig.finished(id).await, "");
+    }
     rig.is_free().await;
 }

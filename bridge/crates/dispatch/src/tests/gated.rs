@@ -55,11 +55,11 @@ impl Gate {
         self.is_closed.send_replace(false);
     }
 
-    /// Waits until an answer is held back.
-    pub(super) async fn reached(&self) {
+    /// Waits until this number of answers is held back.
+    pub(super) async fn reached(&self, count: usize) {
         let mut waiting = self.waiting.subscribe();
         // The sender is in `self`, so waiting cannot fail.
-        let _ = waiting.wait_for(|waiting| *waiting > 0).await;
+        let _ = waiting.wait_for(|waiting| *waiting == count).await;
     }
 
     async fn pass(&self) {

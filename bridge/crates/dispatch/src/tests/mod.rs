@@ -154,7 +154,7 @@ impl Rig {
 
     /// Waits until a claim has marked this number of dispatches and its answer is held back.
     async fn claimed(&self, count: u64) {
-        self.gated.claims.reached().await;
+        self.gated.claims.reached(1).await;
         assert_eq!(self.store.counts().running, count);
     }
 
