@@ -22,7 +22,7 @@ fn conforms() {
         request: named("hello"),
         slow: Some(named("SLOW please")),
         failing: Some(named("FAIL400 now")),
-        patience: std::time::Duration::from_secs(30),
+        patience: std::time::Duration::from_secs(120),
         ..Options::default()
     })
     .assert_ok();
