@@ -8,6 +8,14 @@ use super::{Branch, CommitId, Error, Repository};
 pub(super) const AUTHOR: &str = "forge-bridge";
 pub(super) const EMAIL: &str = "forge-bridge@localhost";
 
+/// Merges two commits, which follow. Ends with 1 if there are conflicts.
+const MERGE_TREE: [&str; 4] = [
+    "merge-tree",
+    "--write-tree",
+    "--no-messages",
+    "--allow-unrelated-histories",
+];
+
 /// Merges two commits and commits the tree. Ends with 1 if there are conflicts.
 const MERGE: &str =
     r#"tree=$(git "$@") && exec git commit-tree -m "$SUBJECT" "$tree" -p "$OURS" -p "$THEIRS""#;
@@ -127,8 +135,7 @@ impl Repository {
         theirs: &Input,
         seconds: i64,
     ) -> Result<Option<CommitId>, Error> {
-        let mut step = self.step(&["merge-tree", "--write-tree", "--no-messages"]);
-        step = step.arg("--allow-unrelated-histories").script(MERGE);
+        let mut step = self.step(&MERGE_TREE).script(MERGE);
         for commit in [ours, &theirs.commit] {
             step = step.arg(commit.as_str());
         }
@@ -158,9 +165,7 @@ impl Repository {
 
     /// The conflict of a merge.
     async fn conflict(&self, onto: CommitId, input: &Input) -> Result<Conflict, Error> {
-        let step = self.step(&["merge-tree", "--write-tree", "--no-messages"]);
-        let step = step.arg("--allow-unrelated-histories");
-        let step = step.arg("-z").arg("--name-only");
+        let step = self.step(&MERGE_TREE).arg("-z").arg("--name-only");
         let step = step.arg(onto.as_str()).arg(input.commit.as_str());
         let output = step.run().await?;
         if output.code != 1 {
