@@ -106,12 +106,7 @@ async fn a_drain_waits_for_what_is_being_claimed() {
 
 #[tokio::test]
 async fn a_claim_that_outlives_the_grace_of_a_drain_is_given_back() {
-    let rig = Rig::new(2).await;
-    let running = rig.queue(new()).await;
-    rig.executed(1).await;
-    rig.gated.claims.close();
-    let claimed = rig.queue(new()).await;
-    rig.claimed(2).await;
+    let (rig, [running, claimed]) = Rig::claiming().await;
     rig.shutdown.cancel();
     let dispatcher = rig.dispatcher.clone();
     let (now, later) = (Instant::now(), Instant::now() + PATIENCE);
@@ -240,12 +235,7 @@ async fn last_attempts_run_one_at_a_time_and_delay_no_other() {
 
 #[tokio::test]
 async fn a_slot_takes_the_next_dispatch_while_a_round_waits_for_its_claim() {
-    let rig = Rig::new(2).await;
-    let first = rig.queue(new()).await;
-    rig.executed(1).await;
-    rig.gated.claims.close();
-    let second = rig.queue(new()).await;
-    rig.claimed(2).await;
+    let (rig, [first, second]) = Rig::claiming().await;
     let (third, request) = (Box::new(new()), Box::new(request()));
     let id = third.id;
     rig.dispatcher.accept(third, request).await.unwrap();

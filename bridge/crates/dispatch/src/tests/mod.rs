@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
-use serde_json::value::RawValue;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
@@ -34,10 +33,10 @@ use forge_process::program::{Launcher, LauncherSettings};
 use forge_signals::agent::{self as signals, Agent};
 use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
+use forge_store::contract::sample::task;
 use forge_store::memory::Memory;
 use forge_store::record::{
-    Claim, ClaimLimits, Claimed, DispatchRecord, DispatchState, IdempotencyKey, KeySpace,
-    NewDispatch, Requeue,
+    Claim, ClaimLimits, Claimed, DispatchRecord, DispatchState, NewDispatch, Requeue,
 };
 use forge_store::roles::{Accept as _, Executions as _, Records as _};
 
@@ -120,6 +119,17 @@ impl Rig {
             shutdown,
             _state: state,
         }
+    }
+
+    /// Runs one dispatch in one of two slots, and holds back the claim of a second one.
+    async fn claiming() -> (Self, [DispatchId; 2]) {
+        let rig = Self::new(2).await;
+        let running = rig.queue(new()).await;
+        rig.executed(1).await;
+        rig.gated.claims.close();
+        let claimed = rig.queue(new()).await;
+        rig.claimed(2).await;
+        (rig, [running, claimed])
     }
 
     fn spawn<T: Send + 'static>(
@@ -213,34 +223,16 @@ fn request() -> DispatchRequest {
 /// Dispatch of that request to the probe.
 fn new() -> NewDispatch {
     let now = Timestamp::now();
-    let id = DispatchId::new();
     NewDispatch {
-        id,
-        key: IdempotencyKey {
-            space: KeySpace::Header,
-            value: id.to_string(),
-        },
-        task_id: "task".to_owned(),
-        agent_id: "agent".to_owned(),
-        run_id: None,
-        trace_id: "trace".to_owned(),
         provider: PROVIDER.to_owned(),
         pinned: true,
-        routing: RawValue::from_string("[]".to_owned()).unwrap(),
         request: idempotency::record(&request()).request,
-        fingerprint: [0; 32],
-        attachments: Vec::new(),
         secrets: None,
-        session: None,
-        priority: 0,
         accepted_at: now,
-        not_before: None,
         start_by: Timestamp::MAX,
         callback: None,
         events: vec![NewEvent::new(kind::ACCEPTED, now)],
-        start: None,
-        is_held: false,
-        queue_limit: 1000,
+        ..task(&DispatchId::new().to_string())
     }
 }
 
