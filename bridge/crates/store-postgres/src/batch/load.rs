@@ -1,0 +1,141 @@
+//! Reading of the rows of a batch: one statement for each table, in the order in which all nodes lock them.
+
+use tokio_postgres::Row;
+
+use super::{Needs, Rows};
+use crate::rows::cell::Cell;
+use crate::rows::statement::{Columns, Statement, array};
+use crate::rows::table::{Fields as _, columns, lock};
+use crate::tables::rows::{BodyRow, DeliveryRow, DispatchRow, KeyRow, SessionRow};
+use crate::tables::run_rows::RunRow;
+use forge_store::Result;
+use forge_store::record::SignalSession;
+
+/// Rows that the answer to a statement holds.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    Keys,
+    Sessions,
+    Dispatches,
+    Bodies,
+    Requests,
+    Deliveries,
+    Runs,
+    SignalSessions,
+}
+
+/// All values of one kind of need.
+fn all<'a, T: 'a>(needs: &[&'a Needs], of: impl Fn(&'a Needs) -> &'a [T]) -> Vec<&'a T> {
+    needs.iter().flat_map(|needs| of(needs)).collect()
+}
+
+fn among<'a, C: Cell>(sql: String, values: Vec<&'a C>) -> Statement<'a> {
+    Statement::new(sql, vec![array(values)])
+}
+
+/// Statements that read the rows of these needs.
+pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> {
+    let mut found = Vec::new();
+    let keys = all(needs, |needs| &needs.keys);
+    let enters = all(needs, |needs| &needs.sessions);
+    let dispatches = all(needs, |needs| &needs.dispatches);
+    let leaving: Vec<_> = needs.iter().copied().filter(|needs| needs.leaves).collect();
+    let leaving = all(&leaving, |needs| &needs.dispatches);
+    if !keys.is_empty() {
+        found.push((Part::Keys, lock::<KeyRow>(keys.iter().copied())));
+    }
+    if !enters.is_empty() || !leaving.is_empty() {
+        let sql = format!(
+            "SELECT {} FROM session WHERE name IN (SELECT unnest($1) UNION
+               SELECT queue FROM dispatch WHERE id = ANY($2) AND queue IS NOT NULL)
+             ORDER BY name FOR UPDATE",
+            columns::<SessionRow>("")
+        );
+        let params = vec![array(enters), array(leaving.iter().copied())];
+        found.push((Part::Sessions, Statement::new(sql, params)));
+    }
+    if !dispatches.is_empty() || !keys.is_empty() {
+        let next = "SELECT n.id FROM session s CROSS JOIN LATERAL (
+             SELECT id FROM dispatch WHERE queue = s.name AND turn > s.head ORDER BY turn LIMIT 1) n
+           WHERE s.name IN (SELECT queue FROM dispatch WHERE id = ANY($3) AND queue IS NOT NULL)";
+        let sql = format!(
+            "SELECT {} FROM dispatch d WHERE d.id IN (SELECT unnest($1)
+               UNION SELECT dispatch FROM key WHERE value = ANY($2) UNION {next})
+             ORDER BY d.id FOR UPDATE OF d",
+            columns::<DispatchRow>("d.")
+        );
+        let params = vec![array(dispatches), array(keys), array(leaving)];
+        found.push((Part::Dispatches, Statement::new(sql, params)));
+    }
+    let runs = all(needs, |needs| &needs.runs);
+    if !runs.is_empty() {
+        found.push((Part::Runs, lock::<RunRow>(runs)));
+    }
+    let signals = all(needs, |needs| &needs.signal_sessions);
+    if !signals.is_empty() {
+        found.push((Part::SignalSessions, lock::<SignalSession>(signals)));
+    }
+    // These change only under the lock of their dispatch.
+    let bodies = all(needs, |needs| &needs.bodies);
+    if !bodies.is_empty() {
+        let sql = format!(
+            "SELECT {} FROM body WHERE id = ANY($1)",
+            columns::<BodyRow>("")
+        );
+        found.push((Part::Bodies, among(sql, bodies)));
+    }
+    let requests = all(needs, |needs| &needs.requests);
+    if !requests.is_empty() {
+        let sql = "SELECT id, request, secrets FROM body WHERE id = ANY($1)";
+        found.push((Part::Requests, among(sql.to_owned(), requests)));
+    }
+    let deliveries = all(needs, |needs| &needs.deliveries);
+    if !deliveries.is_empty() {
+        let sql = format!(
+            "SELECT {} FROM delivery WHERE id = ANY($1)",
+            columns::<DeliveryRow>("")
+        );
+        found.push((Part::Deliveries, among(sql, deliveries)));
+    }
+    found
+}
+
+impl Rows {
+    /// Takes the answers to the statements of these needs.
+    pub(crate) fn load(
+        &mut self,
+        needs: &[&Needs],
+        tables: &[(Part, Statement<'_>)],
+        answers: &mut impl Iterator<Item = Vec<Row>>,
+    ) -> Result<()> {
+        let sessions = needs.iter().flat_map(|needs| &needs.sessions);
+        self.sought_sessions.extend(sessions.cloned());
+        let bodies = needs.iter().flat_map(|needs| &needs.bodies);
+        self.sought_bodies.extend(bodies);
+        let mut parts = tables.iter().zip(answers);
+        parts.try_for_each(|((part, _), rows)| self.load_part(*part, &rows))
+    }
+
+    fn load_part(&mut self, part: Part, rows: &[Row]) -> Result<()> {
+        match part {
+            Part::Keys => self.keys.load(rows),
+            Part::Sessions => self.sessions.load(rows),
+            Part::Dispatches => self.dispatches.load(rows),
+            // One that cannot be read concerns its own dispatch.
+            Part::Bodies => {
+                let rows = rows.iter().map(|row| BodyRow::read(&mut Columns::of(row)));
+                self.bodies.add(rows.filter_map(Result::ok).collect());
+                Ok(())
+            }
+            Part::Deliveries => self.deliveries.load(rows),
+            Part::Runs => self.runs.load(rows),
+            Part::SignalSessions => self.signal_sessions.load(rows),
+            Part::Requests => rows.iter().try_for_each(|row| {
+                let mut columns = Columns::of(row);
+                let id = columns.next()?;
+                self.requests.insert(id, (columns.next()?, columns.next()?));
+                Ok(())
+            }),
+        }
+    }
+}

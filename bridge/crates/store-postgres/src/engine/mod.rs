@@ -1,0 +1,121 @@
+//! PostgreSQL as an engine: a task that writes changes in batches, connections that read, and what becomes of a commit
+//! whose answer is lost. It knows connections and batches; no dispatch. *Invariant: a change is answered after its
+//! transaction has committed, and one that was refused is not in the database.*
+
+mod change;
+pub(crate) mod link;
+mod outcome;
+mod queue;
+mod readers;
+pub(crate) mod target;
+mod tls;
+mod writer;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio_postgres::Row;
+use tokio_util::task::TaskTracker;
+
+use crate::batch::{Needs, Placed};
+use crate::published::Published;
+use crate::rows::statement::Statement;
+use forge_store::meters::Meters;
+use forge_store::{Config, Error, Result};
+
+pub(crate) use change::Decide;
+use link::Link;
+use queue::WriteQueue;
+use readers::Readers;
+use target::Target;
+use writer::Writer;
+
+/// Handle to an open database. Dropping it writes the queued changes.
+pub(crate) struct Engine {
+    shared: Arc<Shared>,
+    readers: Arc<Readers>,
+    tasks: TaskTracker,
+}
+
+/// Parts that the handle shares with the writer.
+struct Shared {
+    target: Target,
+    queue: WriteQueue,
+    published: Arc<Published>,
+    meters: Arc<Meters>,
+}
+
+impl Engine {
+    /// Starts the writer on this connection.
+    pub(crate) fn start(
+        config: &Config,
+        target: Target,
+        link: Link,
+        published: Arc<Published>,
+    ) -> Self {
+        let tasks = TaskTracker::new();
+        let readers = Readers::new(target.clone(), config.readers, tasks.clone());
+        let shared = Arc::new(Shared {
+            target,
+            queue: WriteQueue::new(config.queue_bytes),
+            published,
+            meters: Arc::default(),
+        });
+        tasks.spawn(Writer::new(Arc::clone(&shared), link).run());
+        Self {
+            shared,
+            readers,
+            tasks,
+        }
+    }
+
+    /// `Ok` while changes can be written, otherwise the reason why not.
+    pub(crate) fn status(&self) -> Result<(), String> {
+        self.shared.queue.refusal().map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn meters(&self) -> Arc<Meters> {
+        let meters = &self.shared.meters;
+        meters.queue_bytes.set(self.shared.queue.bytes_in_use());
+        Arc::clone(meters)
+    }
+
+    /// Waits for room in the queue, then for the commit. Returns the positions of the batch besides.
+    pub(crate) async fn write<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        needs: Needs,
+        decide: impl Decide<T>,
+    ) -> Result<(T, Placed)> {
+        self.shared.queue.submit(bytes, needs, decide).await
+    }
+
+    pub(crate) async fn read(&self, statement: Statement<'_>) -> Result<Vec<Row>> {
+        self.readers.read(statement).await
+    }
+
+    /// Returns after the queued changes have committed and the connections are closed.
+    pub(crate) async fn close(&self) {
+        self.shared.queue.close();
+        self.readers.close();
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.shared.queue.close();
+        self.readers.close();
+    }
+}
+
+const CLOSED: &str = "it is closed";
+
+fn closed() -> Error {
+    Error::Unavailable(CLOSED.to_owned())
+}
+
+/// Locks the mutex, also if a thread panicked while it held it.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,155 @@
+//! Queue of changes for the writer, which takes all that wait as one batch. Bounded by bytes; a caller waits for room
+//! before its change is queued.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use tokio::sync::{Notify, Semaphore};
+
+use super::change::{Decide, QueuedChange};
+use super::{CLOSED, closed, lock};
+use crate::batch::{Needs, Placed};
+use forge_store::Result;
+
+const BATCH_BYTES: usize = 4 << 20;
+/// Size of a change besides its bodies.
+const CHANGE_BYTES: usize = 4096;
+
+pub(crate) struct WriteQueue {
+    state: Mutex<State>,
+    /// Wakes the writer.
+    wake: Notify,
+    room: Arc<Semaphore>,
+    capacity_bytes: u32,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<QueuedChange>,
+    /// Reason why nothing can be written.
+    failure: Option<String>,
+    is_closing: bool,
+}
+
+impl WriteQueue {
+    pub(crate) fn new(bytes: usize) -> Self {
+        let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
+        let capacity_bytes = u32::try_from(bytes).unwrap_or(most).clamp(1, most);
+        Self {
+            state: Mutex::default(),
+            wake: Notify::new(),
+            room: Arc::new(Semaphore::new(capacity_bytes as usize)),
+            capacity_bytes,
+        }
+    }
+
+    pub(crate) fn bytes_in_use(&self) -> u64 {
+        let free = self.room.available_permits() as u64;
+        u64::from(self.capacity_bytes).saturating_sub(free)
+    }
+
+    /// Waits for room, then for the commit. Refused at once while the store is closed or cannot be written.
+    pub(crate) async fn submit<T: Send + 'static>(
+        &self,
+        bytes: usize,
+        needs: Needs,
+        decide: impl Decide<T>,
+    ) -> Result<(T, Placed)> {
+        let bytes = bytes.saturating_add(CHANGE_BYTES);
+        // One change larger than the queue takes all of it.
+        let share = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let share = share.min(self.capacity_bytes);
+        let room = Arc::clone(&self.room).acquire_many_owned(share).await;
+        let room = room.map_err(|_| closed())?;
+        let (change, answer) = QueuedChange::new(bytes, needs, decide, room);
+        {
+            let mut state = lock(&self.state);
+            match state.refusal() {
+                Some(reason) => change.refuse(&reason),
+                None => state.waiting.push_back(change),
+            }
+        }
+        self.wake.notify_one();
+        answer.await.map_err(|_| closed())?
+    }
+
+    /// Waits for the next batch. `None` if nothing waits and the store is to be closed.
+    pub(crate) async fn next(&self) -> Option<Vec<QueuedChange>> {
+        loop {
+            {
+                let mut state = lock(&self.state);
+                if !state.waiting.is_empty() {
+                    return Some(state.batch());
+                }
+                if state.is_closing {
+                    return None;
+                }
+            }
+            self.wake.notified().await;
+        }
+    }
+
+    /// Puts changes back, before all others.
+    pub(crate) fn put_back(&self, changes: Vec<QueuedChange>) {
+        let mut state = lock(&self.state);
+        for change in changes.into_iter().rev() {
+            state.waiting.push_front(change);
+        }
+    }
+
+    /// Refuses every change from now on, and those that wait.
+    pub(crate) fn set_unavailable(&self, reason: &str) {
+        let waiting = {
+            let mut state = lock(&self.state);
+            state.failure = Some(reason.to_owned());
+            mem::take(&mut state.waiting)
+        };
+        waiting.into_iter().for_each(|change| change.refuse(reason));
+    }
+
+    pub(crate) fn set_available(&self) {
+        lock(&self.state).failure = None;
+    }
+
+    /// Reason for which changes are refused at present.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        lock(&self.state).refusal()
+    }
+
+    /// Refuses further changes; the writer ends after those that wait.
+    pub(crate) fn close(&self) {
+        lock(&self.state).is_closing = true;
+        self.wake.notify_one();
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        lock(&self.state).is_closing
+    }
+}
+
+impl State {
+    fn refusal(&self) -> Option<String> {
+        match self.is_closing {
+            true => Some(CLOSED.to_owned()),
+            false => self.failure.clone(),
+        }
+    }
+
+    /// Takes changes up to the bound, or to the first that must not share a transaction with an earlier one.
+    fn batch(&mut self) -> Vec<QueuedChange> {
+        let mut batch: Vec<QueuedChange> = Vec::new();
+        let mut bytes = 0;
+        while let Some(next) = self.waiting.front() {
+            let is_apart = batch
+                .iter()
+                .any(|change| change.needs().excludes(next.needs()));
+            if is_apart || bytes >= BATCH_BYTES {
+                break;
+            }
+            bytes += next.bytes;
+            batch.extend(self.waiting.pop_front());
+        }
+        batch
+    }
+}

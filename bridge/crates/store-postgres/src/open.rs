@@ -1,0 +1,226 @@
+//! Opening a store: the server is checked, the tables are created if there are none, and the next epoch of this node
+//! begins, which ends the one before.
+
+use std::sync::Arc;
+
+use forge_base::event::LogName;
+use forge_store::Config;
+use forge_store::Error;
+use forge_store::record::{Counts, LogBounds};
+
+use crate::Postgres;
+use crate::engine::Engine;
+use crate::engine::link::{Link, LinkError};
+use crate::engine::target::Target;
+use crate::open_error::OpenError;
+use crate::published::{Identity, Published, Totals};
+use crate::rows::statement::{Columns, Statement, params};
+
+const SCHEMA: &str = include_str!("schema.sql");
+const VERSION: i64 = 1;
+const OLDEST_SERVER: i64 = 140_000;
+
+const SERVER: &str = "SELECT current_setting('server_version_num')::int8, pg_is_in_recovery(),
+   convert_to(current_setting('server_encoding'), 'UTF8'), convert_to(current_setting('fsync'), 'UTF8'),
+   convert_to(current_setting('full_page_writes'), 'UTF8'), convert_to(current_setting('synchronous_commit'), 'UTF8'),
+   current_setting('synchronous_standby_names') <> '', to_regclass('schema') IS NOT NULL";
+const BOOT: &str = "INSERT INTO node (id, epoch) VALUES ($1, nextval('epoch'))
+   ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch RETURNING epoch";
+const TOTALS: &str = "SELECT
+   coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
+   coalesce((SELECT value FROM meta WHERE name = 'removed'), 0),
+   (SELECT count(*) FROM dispatch WHERE phase = 4),
+   (SELECT count(*) FROM delivery WHERE state = 0),
+   (SELECT count(*) FROM delivery WHERE state = 2)";
+const QUEUES: &str = "SELECT provider, count(*) FROM dispatch WHERE phase < 4 GROUP BY provider";
+
+impl Postgres {
+    /// Opens the store in this database as the node of this id, or creates one. Ends the epoch that the node has there.
+    pub async fn open(config: &Config, target: Target, node: &str) -> Result<Self, OpenError> {
+        let database = target.name();
+        let link = Link::connect(&target).await;
+        let mut link = link.map_err(|error| OpenError::Connect {
+            database: database.clone(),
+            reason: error,
+        })?;
+        if !check_server(&mut link, &database).await? {
+            create(&mut link, &database).await?;
+        }
+        let failed = |error: OpeningError| OpenError::Read {
+            database: database.clone(),
+            reason: error.to_string(),
+        };
+        let (version, store_id, log) = names(&mut link).await.map_err(failed)?;
+        if version > VERSION {
+            return Err(OpenError::Newer {
+                database,
+                version,
+                known: VERSION,
+            });
+        }
+        let (epoch, totals) = boot(&mut link, node).await.map_err(failed)?;
+        let identity = Identity {
+            store_id,
+            log: LogName::from_stored(log),
+            node: node.to_owned(),
+            epoch,
+        };
+        let published = Arc::new(Published::new(identity, totals));
+        let engine = Engine::start(config, target, link, Arc::clone(&published));
+        Ok(Self {
+            engine: Arc::new(engine),
+            published,
+            recent_events: Arc::default(),
+            served: Arc::default(),
+        })
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum OpeningError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// Refuses a server that is unfit. True if the database has tables of a store.
+async fn check_server(link: &mut Link, database: &str) -> Result<bool, OpenError> {
+    let name = || database.to_owned();
+    let answers = link.send(&[&Statement::new(SERVER, Vec::new())]).await;
+    let read = |error: OpeningError| OpenError::Read {
+        database: name(),
+        reason: error.to_string(),
+    };
+    let answers = answers.map_err(|error| read(error.into()))?;
+    let server = answers[0].first().map(Server::read).transpose();
+    let server = server
+        .map_err(|error| read(error.into()))?
+        .unwrap_or_default();
+    let not_durable = |setting: &str, wanted| OpenError::NotDurable {
+        database: name(),
+        setting: setting.to_owned(),
+        wanted,
+    };
+    let commit = server.synchronous_commit.as_str();
+    if server.version < OLDEST_SERVER {
+        let version = server.version;
+        Err(OpenError::TooOld {
+            database: name(),
+            version,
+        })
+    } else if server.is_standby {
+        Err(OpenError::Standby { database: name() })
+    } else if server.encoding != "UTF8" {
+        let encoding = server.encoding;
+        Err(OpenError::Encoding {
+            database: name(),
+            encoding,
+        })
+    } else if server.fsync != "on" {
+        Err(not_durable("fsync is off", "on"))
+    } else if server.full_page_writes != "on" {
+        Err(not_durable("full_page_writes is off", "on"))
+    } else if commit == "off" || commit == "local" && server.has_standbys {
+        Err(not_durable(
+            &format!("synchronous_commit is {commit}"),
+            "on",
+        ))
+    } else {
+        Ok(server.has_tables)
+    }
+}
+
+/// Settings of a server, in the order of `SERVER`.
+#[derive(Default)]
+struct Server {
+    version: i64,
+    is_standby: bool,
+    encoding: String,
+    fsync: String,
+    full_page_writes: String,
+    synchronous_commit: String,
+    has_standbys: bool,
+    has_tables: bool,
+}
+crate::rows::table::fields!(Server {
+    version is_standby encoding fsync full_page_writes synchronous_commit has_standbys has_tables
+});
+
+impl Server {
+    fn read(row: &tokio_postgres::Row) -> Result<Self, Error> {
+        crate::rows::table::Fields::read(&mut Columns::of(row))
+    }
+}
+
+/// Creates the tables, in one transaction. Another node can be doing the same.
+async fn create(link: &mut Link, database: &str) -> Result<(), OpenError> {
+    let (store_id, log) = (LogName::random(), LogName::random());
+    let script = format!(
+        "BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}
+         INSERT INTO schema (version, oldest_reader, store_id, log)
+         VALUES ({VERSION}, {VERSION}, '{}', '{}'); COMMIT",
+        store_id.as_str(),
+        log.as_str()
+    );
+    let Err(error) = link.run(&script).await else {
+        return Ok(());
+    };
+    let rolled_back = link.run("ROLLBACK").await;
+    match rolled_back.is_ok() && names(link).await.is_ok() {
+        true => Ok(()),
+        false => Err(OpenError::Create {
+            database: database.to_owned(),
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// Version of the tables, name of the store and of its log.
+async fn names(link: &mut Link) -> Result<(i64, String, String), OpeningError> {
+    let sql = "SELECT version, store_id, log FROM schema";
+    let answers = link.send(&[&Statement::new(sql, Vec::new())]).await?;
+    let row = answers[0].first().ok_or(Error::NotFound)?;
+    let mut columns = Columns::of(row);
+    Ok((columns.next()?, columns.next()?, columns.next()?))
+}
+
+/// Begins the next epoch of a node, and counts what is there.
+async fn boot(link: &mut Link, node: &str) -> Result<(u64, Totals), OpeningError> {
+    let node = node.to_owned();
+    let boot = Statement::new(BOOT, params![node]);
+    let (totals, queues) = (
+        Statement::new(TOTALS, Vec::new()),
+        Statement::new(QUEUES, Vec::new()),
+    );
+    let answers = link.send(&[&boot, &totals, &queues]).await?;
+    let [boot, totals, queues] = answers.as_slice() else {
+        return Err(Error::NotFound.into());
+    };
+    let epoch = Columns::of(boot.first().ok_or(Error::NotFound)?).next()?;
+    let mut columns = Columns::of(totals.first().ok_or(Error::NotFound)?);
+    let (last, removed): (u64, u64) = (columns.next()?, columns.next()?);
+    let queues = queues.iter().map(|row| {
+        let mut columns = Columns::of(row);
+        Ok((columns.next()?, columns.next()?))
+    });
+    let queues: std::collections::BTreeMap<String, u64> = queues.collect::<Result<_, Error>>()?;
+    let counts = Counts {
+        queued: queues.values().sum(),
+        running: columns.next()?,
+        deliveries_pending: columns.next()?,
+        deliveries_dead: columns.next()?,
+    };
+    let bounds = LogBounds {
+        issued: last.max(removed),
+        removed,
+    };
+    Ok((
+        epoch,
+        Totals {
+            bounds,
+            counts,
+            queues,
+        },
+    ))
+}

@@ -1,0 +1,186 @@
+//! Tables by the types of their rows: a column has the name of a field.
+
+use std::fmt::Write as _;
+
+use super::cell::Cell;
+use super::statement::{Columns, Param, Statement, array};
+use forge_store::Result;
+
+/// Fields of a type in the order of their columns.
+pub(crate) trait Fields: Sized {
+    fn names(names: &mut Vec<&'static str>);
+    fn read(columns: &mut Columns<'_>) -> Result<Self>;
+    /// Adds one array for each column.
+    fn send<'a>(all: &[&'a Self], params: &mut Vec<Param<'a>>);
+}
+
+/// Declares the columns of a type, and those of fields whose own fields are columns.
+macro_rules! fields {
+    ($type:ty { $($field:ident)* } $($nested:ident: $inner:ty),*) => {
+        impl $crate::rows::table::Fields for $type {
+            fn names(names: &mut Vec<&'static str>) {
+                names.extend([$(stringify!($field)),*]);
+                $(<$inner as $crate::rows::table::Fields>::names(names);)*
+            }
+
+            fn read(
+                columns: &mut $crate::rows::statement::Columns<'_>,
+            ) -> forge_store::Result<Self> {
+                Ok(Self {
+                    $($field: columns.next()?,)*
+                    $($nested: $crate::rows::table::Fields::read(columns)?,)*
+                })
+            }
+
+            fn send<'a>(
+                all: &[&'a Self],
+                params: &mut Vec<$crate::rows::statement::Param<'a>>,
+            ) {
+                $(params.push($crate::rows::statement::array(all.iter().map(|row| &row.$field)));)*
+                $(
+                    let nested: Vec<_> = all.iter().map(|row| &row.$nested).collect();
+                    $crate::rows::table::Fields::send(&nested, params);
+                )*
+            }
+        }
+    };
+}
+pub(crate) use fields;
+
+/// Type of the rows of a table. The first column is its primary key.
+pub(crate) trait Table: Fields + Clone {
+    const NAME: &'static str;
+    type Key: Cell + Ord + Clone;
+
+    fn key(&self) -> Self::Key;
+}
+
+/// Declares a type whose fields are columns; with the name of a table, that of its rows, whose first column is the key.
+macro_rules! row {
+    (
+        $(#[$doc:meta])* $name:ident { $($(#[$of:meta])* $field:ident: $type:ty),* $(,)? }
+        $($nested:ident: $inner:ty),*
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone)]
+        pub(crate) struct $name {
+            $($(#[$of])* pub(crate) $field: $type,)*
+            $(pub(crate) $nested: $inner,)*
+        }
+        $crate::rows::table::fields!($name { $($field)* } $($nested: $inner),*);
+    };
+    (
+        $(#[$doc:meta])* $name:ident in $table:literal
+        { $key:ident: $kind:ty, $($(#[$of:meta])* $field:ident: $type:ty),* $(,)? }
+    ) => {
+        $crate::rows::table::row!($(#[$doc])* $name { $key: $kind, $($(#[$of])* $field: $type),* });
+        $crate::rows::table::keyed!($name in $table by $key: $kind);
+    };
+}
+pub(crate) use row;
+
+/// Names the table of a type, and the field that is its key.
+macro_rules! keyed {
+    ($type:ident in $table:literal by $key:ident: $kind:ty) => {
+        impl $crate::rows::table::Table for $type {
+            const NAME: &'static str = $table;
+            type Key = $kind;
+
+            fn key(&self) -> $kind {
+                self.$key.clone()
+            }
+        }
+    };
+}
+pub(crate) use keyed;
+
+fn names<F: Fields>() -> Vec<&'static str> {
+    let mut names = Vec::new();
+    F::names(&mut names);
+    names
+}
+
+/// Names of the columns, each after a prefix such as `d.`.
+pub(crate) fn columns<F: Fields>(prefix: &str) -> String {
+    let names = names::<F>();
+    let names: Vec<_> = names.iter().map(|name| format!("{prefix}{name}")).collect();
+    names.join(", ")
+}
+
+/// `$1, $2, …` after the first `from` of them.
+fn numbers(from: usize, count: usize) -> String {
+    let mut list = String::new();
+    for number in from + 1..=from + count {
+        let comma = if list.is_empty() { "" } else { ", " };
+        let _ = write!(list, "{comma}${number}");
+    }
+    list
+}
+
+/// `unnest` of one array for each column, after `from` other parameters.
+pub(crate) fn unnest<F: Fields>(from: usize) -> String {
+    let names = names::<F>();
+    format!(
+        "unnest({}) AS n({})",
+        numbers(from, names.len()),
+        names.join(", ")
+    )
+}
+
+/// Inserts rows, in the order in which they are given.
+pub(crate) fn insert<'a, F: Fields>(table: &str, rows: &[&'a F]) -> Statement<'a> {
+    let mut params = Vec::new();
+    F::send(rows, &mut params);
+    let sql = format!(
+        "INSERT INTO {table} ({}) SELECT * FROM {}",
+        columns::<F>(""),
+        unnest::<F>(0)
+    );
+    Statement::new(sql, params)
+}
+
+/// Replaces all columns of the rows with these keys.
+pub(crate) fn update<'a, T: Table>(rows: &[&'a T]) -> Statement<'a> {
+    let mut params = Vec::new();
+    T::send(rows, &mut params);
+    let names = names::<T>();
+    let set: Vec<_> = names[1..]
+        .iter()
+        .map(|name| format!("{name} = n.{name}"))
+        .collect();
+    let sql = format!(
+        "UPDATE {table} AS t SET {} FROM {} WHERE t.{key} = n.{key}",
+        set.join(", "),
+        unnest::<T>(0),
+        table = T::NAME,
+        key = names[0],
+    );
+    Statement::new(sql, params)
+}
+
+/// Deletes the rows with these keys.
+pub(crate) fn delete<'a, T: Table>(keys: impl IntoIterator<Item = &'a T::Key>) -> Statement<'a>
+where
+    T::Key: 'a,
+{
+    let sql = format!(
+        "DELETE FROM {} WHERE {} = ANY($1)",
+        T::NAME,
+        names::<T>()[0]
+    );
+    Statement::new(sql, vec![array(keys)])
+}
+
+/// Reads and locks the rows with these keys, in the order of the keys.
+pub(crate) fn lock<'a, T: Table>(keys: impl IntoIterator<Item = &'a T::Key>) -> Statement<'a>
+where
+    T::Key: 'a,
+{
+    let key = names::<T>()[0];
+    let sql = format!(
+        "SELECT {} FROM {} WHERE {key} = ANY($1) ORDER BY {key} FOR UPDATE",
+        columns::<T>(""),
+        T::NAME
+    );
+    Statement::new(sql, vec![array(keys)])
+}

@@ -1,0 +1,175 @@
+//! Accepting a dispatch: its key decides, then its rows are written.
+
+use async_trait::async_trait;
+
+use forge_base::id::DispatchId;
+use forge_store::Result;
+use forge_store::event_batch;
+use forge_store::record::{Acceptance, Begun, Content, IdempotencyKey, Known, Lease, NewDispatch};
+use forge_store::roles::Accept;
+use forge_store::transition::{self, AcceptDecision};
+
+use super::rows::{BodyRow, DispatchRow, EventRow, KeyRow, NewBody, SessionRow, phase};
+use super::turns::Place;
+use crate::batch::{Needs, Rows, Stop};
+use crate::rows::statement::params;
+use crate::rows::table::{Fields as _, columns};
+use crate::{Columns, Postgres};
+
+#[async_trait]
+impl Accept for Postgres {
+    async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
+        let sql = format!(
+            "SELECT {}, {} FROM key k JOIN dispatch d ON d.id = k.dispatch JOIN body b ON b.id = d.id
+             WHERE k.value = $1",
+            columns::<DispatchRow>("d."),
+            columns::<BodyRow>("b.")
+        );
+        let read = |row: &mut Columns<'_>| {
+            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
+            Ok(known(&dispatch, &body))
+        };
+        self.one(sql, params![KeyRow::of(key)], read).await
+    }
+
+    async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
+        let sealed = new.secrets.as_ref().map_or(0, Vec::len);
+        let attached: usize = new.attachments.iter().map(Vec::len).sum();
+        let bytes = new.request.get().len() + new.routing.get().len() + sealed + attached + 512;
+        let session = new.session.as_deref();
+        let session = session.map(|session| SessionRow::name(&new.provider, session));
+        let needs = Needs {
+            keys: vec![KeyRow::of(&new.key)],
+            sessions: session.into_iter().collect(),
+            ..Needs::default()
+        };
+        self.write(bytes, needs, move |rows| accept(rows, &new))
+            .await
+    }
+}
+
+fn known(dispatch: &DispatchRow, body: &BodyRow) -> Known {
+    Known {
+        dispatch: dispatch.record(body),
+        fingerprint: body.fingerprint,
+    }
+}
+
+fn accept(rows: &mut Rows, new: &NewDispatch) -> Result<Acceptance, Stop> {
+    let holder = rows.keys.get(&KeyRow::of(&new.key)).map(|key| key.dispatch);
+    let holder = holder.and_then(|id| rows.dispatches.get(&id));
+    let with_body = |holder: &DispatchRow| Ok::<_, Stop>(known(holder, rows.body(holder.id)?));
+    let holder = holder.map(with_body).transpose()?;
+    let id = holder.as_ref().map(|known| known.dispatch.id);
+    Ok(match transition::accept(new, holder, rows.queued)? {
+        AcceptDecision::QueueFull => Acceptance::QueueFull,
+        AcceptDecision::Conflict(id) => Acceptance::Conflict(id),
+        AcceptDecision::Duplicate { known, redeliver } => {
+            if redeliver {
+                rows.redeliver(known.id, new.accepted_at);
+            }
+            Acceptance::Duplicate(known)
+        }
+        AcceptDecision::Insert { retry_of } => {
+            rows.can_enter(&new.provider, new.session.as_deref())?;
+            if let Some(id) = id {
+                rows.supersede(id, new.accepted_at);
+            }
+            let begun = insert(rows, new, retry_of).map(Box::new);
+            Acceptance::Accepted { retry_of, begun }
+        }
+    })
+}
+
+/// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if a claim had followed.
+fn insert(rows: &mut Rows, new: &NewDispatch, retry_of: Option<DispatchId>) -> Option<Begun> {
+    let waits = |phase| Place {
+        phase,
+        queue: None,
+        turn: None,
+    };
+    let place = match (new.is_held, transition::is_delayed(new)) {
+        (true, _) => waits(phase::HELD),
+        (false, true) => waits(phase::DELAYED),
+        (false, false) => rows.enter(&new.provider, new.session.as_deref()),
+    };
+    let start = new.start.as_ref().filter(|_| place.phase == phase::READY);
+    let started_at = start.map(|start| start.timestamp);
+    let events = (new.events.len() + start.iter().len()) as u64;
+    let callback = new.callback.as_ref();
+    let dispatch = DispatchRow {
+        id: new.id,
+        phase: start.map_or(place.phase, |_| phase::RUNNING),
+        provider: new.provider.clone(),
+        pinned: new.pinned,
+        priority: new.priority,
+        attempts: u32::from(start.is_some()),
+        epoch: start.map_or(0, |_| rows.epoch),
+        events,
+        cancel_requested: false,
+        session: new.session.clone(),
+        queue: place.queue,
+        turn: place.turn,
+        origin: callback.map(|callback| callback.origin.clone()),
+        not_before: new.not_before,
+        start_by: new.start_by,
+        first_started_at: started_at,
+        started_at,
+        finished_at: None,
+        expires_at: None,
+        error_code: None,
+        recorded_session: None,
+        spent: None,
+    };
+    let key = KeyRow::of(&new.key);
+    let body = BodyRow {
+        id: new.id,
+        task_id: new.task_id.clone(),
+        agent_id: new.agent_id.clone(),
+        run_id: new.run_id.clone(),
+        trace_id: new.trace_id.clone(),
+        key: key.clone(),
+        fingerprint: new.fingerprint,
+        retry_of,
+        callback_url: callback.map(|callback| callback.url.clone()),
+        accepted_at: new.accepted_at,
+        routing: new.routing.clone(),
+    };
+    rows.keys.put(KeyRow {
+        value: key,
+        dispatch: new.id,
+    });
+    for (position, bytes) in new.attachments.iter().enumerate() {
+        rows.add_content(new.id, Content::Attachment(position), bytes);
+    }
+    rows.add_events(EventRow {
+        before: 0,
+        count: events,
+        dispatch: Some(new.id),
+        run: None,
+        seq: 1,
+        attempt: 0,
+        provider: new.provider.clone(),
+        unbound_at: None,
+        body: event_batch::of_acceptance(&new.events, start),
+    });
+    let begun = start.map(|_| Begun {
+        lease: Lease {
+            id: new.id,
+            attempt: 1,
+            epoch: rows.epoch,
+        },
+        dispatch: dispatch.record(&body),
+        secrets: new.secrets.clone(),
+        recorded_session: None,
+        spent: None,
+    });
+    rows.queued += u64::from(begun.is_none());
+    rows.dispatches.put(dispatch);
+    rows.new_bodies.push(NewBody {
+        secrets: new.secrets.clone(),
+        request: new.request.clone(),
+        body,
+    });
+    begun
+}

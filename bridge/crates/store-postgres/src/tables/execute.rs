@@ -1,0 +1,315 @@
+//! Attempts: claim, append, finish, requeue, cancel, and those that a crash interrupted.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+
+use forge_base::event::NewEvent;
+use forge_base::id::DispatchId;
+use forge_store::event_batch::size;
+use forge_store::record::{
+    Begun, CancelRequest, Claim, ClaimLimits, Claimed, Content, DeliveryState, EventTotals, Finish,
+    Finished, Interrupted, Lease, Progress, Recorded, Requeue,
+};
+use forge_store::roles::Executions;
+use forge_store::transition::{self, End};
+use forge_store::{Error, Result, rules};
+
+use super::rows::{BodyRow, DecisionRow, DeliveryRow, DispatchRow, ResultRow, phase};
+use super::signals;
+use crate::batch::{EventsPlace, Needs, Rows, Stop};
+use crate::rows::statement::{Statement, params};
+use crate::rows::table::{Fields as _, columns};
+use crate::{Columns, Postgres};
+
+/// Rows that a change of this dispatch needs.
+pub(super) fn of(id: DispatchId) -> Needs {
+    Needs {
+        dispatches: vec![id],
+        ..Needs::default()
+    }
+}
+
+#[async_trait]
+impl Executions for Postgres {
+    fn epoch(&self) -> u64 {
+        self.published.identity.epoch
+    }
+
+    async fn claim(
+        &self,
+        provider: &str,
+        limits: ClaimLimits,
+        started: NewEvent,
+    ) -> Result<Vec<Claimed>> {
+        let provider = provider.to_owned();
+        let most = limits.max_attempts;
+        let needs = Needs {
+            reads: vec![
+                Statement::new(startable(), params![provider, most, limits.count]).into_owned(),
+                Statement::new(MOST_ATTEMPTS, params![self.epoch()]).into_owned(),
+            ],
+            // Another claim of this adapter would find the same ones.
+            apart: Some(format!("claim {provider}")),
+            ..Needs::default()
+        };
+        let bytes = limits.count * size([&started]);
+        self.write(bytes, needs, move |rows| claim(rows, limits, &started))
+            .await
+    }
+
+    async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
+        let (lease, bytes) = (lease.clone(), size(&progress.events));
+        let needs = signals::with_charge(of(lease.id), progress.charge.as_ref());
+        let change = move |rows: &mut Rows| {
+            let dispatch = rows
+                .dispatches
+                .get(&lease.id)
+                .ok_or(Error::Stale(lease.id))?;
+            transition::append(&lease, &dispatch.standing(), rows.epoch)?;
+            rows.append(lease.id, &progress.events);
+            if let Some(dispatch) = rows.dispatches.get_mut(&lease.id) {
+                let recorded = progress.session.clone();
+                dispatch.recorded_session = recorded.or_else(|| dispatch.recorded_session.take());
+                let spent = progress.spent.clone();
+                dispatch.spent = spent.or_else(|| dispatch.spent.take());
+            }
+            progress
+                .charge
+                .iter()
+                .for_each(|charge| signals::charge(rows, charge));
+            Ok(())
+        };
+        self.write(bytes, needs, change).await
+    }
+
+    async fn finish(&self, claim: Claim, finish: Finish) -> Result<Finished> {
+        let bytes = finish.result.get().len()
+            + finish.output.as_ref().map_or(0, String::len)
+            + finish.output_files.iter().map(Vec::len).sum::<usize>()
+            + size(&finish.events);
+        let id = claim.id();
+        let needs = Needs {
+            leaves: true,
+            ..signals::with_charge(of(id), finish.charge.as_ref())
+        };
+        let result = finish.result.clone();
+        let change = move |rows: &mut Rows| self::finish(rows, &claim, &finish);
+        let (ended, placed) = self.write_placed(bytes, needs, change).await?;
+        let Some((count, place)) = ended else {
+            return Ok(Finished::CancelRequested);
+        };
+        let last = match place {
+            Some(place) => placed.last(place),
+            None => self
+                .newest_event(id)
+                .await?
+                .map_or(0, |event| event.id.position),
+        };
+        let totals = EventTotals { count, last };
+        let body = rules::with_events(&result, &self.published.identity.log, totals)?;
+        Ok(Finished::Recorded(Recorded { totals, body }))
+    }
+
+    async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
+        let id = claim.id();
+        let needs = Needs {
+            bodies: vec![id],
+            ..of(id)
+        };
+        let change = move |rows: &mut Rows| {
+            let dispatch = rows.dispatches.get(&id).ok_or(Error::NotFound)?;
+            transition::requeue(&claim, &dispatch.standing(), rows.epoch)?;
+            let record = dispatch.record(rows.body(id)?);
+            rows.append(id, std::slice::from_ref(&requeue.event));
+            if let Some(dispatch) = rows.dispatches.get_mut(&id) {
+                // Keeps its turn, and is the first of its session, because it ran.
+                dispatch.phase = phase::READY;
+                dispatch.start_by = rules::start_again_by(&record, requeue.event.timestamp);
+            }
+            Ok(())
+        };
+        self.write(0, needs, change).await
+    }
+
+    async fn request_cancel(&self, id: DispatchId, _at: Timestamp) -> Result<CancelRequest> {
+        let change = move |rows: &mut Rows| {
+            let Some(dispatch) = rows.dispatches.get(&id) else {
+                return Ok(CancelRequest::Unknown);
+            };
+            let answer = transition::request_cancel(&dispatch.standing());
+            if answer != CancelRequest::Finished
+                && let Some(dispatch) = rows.dispatches.get_mut(&id)
+            {
+                dispatch.cancel_requested = true;
+                if dispatch.phase < phase::CANCELLED {
+                    dispatch.phase = phase::CANCELLED;
+                }
+            }
+            Ok(answer)
+        };
+        self.write(0, of(id), change).await
+    }
+
+    async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
+        let sql = format!(
+            "SELECT {}, {}, b.request FROM dispatch d JOIN body b ON b.id = d.id
+             WHERE d.phase = 4 AND d.epoch < $1 ORDER BY d.seq LIMIT $2",
+            columns::<DispatchRow>("d."),
+            columns::<BodyRow>("b.")
+        );
+        self.all(sql, params![self.epoch(), limit], |row| {
+            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
+            Ok(Interrupted {
+                attempt: dispatch.attempts,
+                cancel_requested: dispatch.cancel_requested,
+                dispatch: dispatch.record(&body),
+                request: row.next()?,
+                recorded_session: dispatch.recorded_session,
+                spent: dispatch.spent,
+            })
+        })
+        .await
+    }
+}
+
+/// Dispatches of an adapter that can start, in their order: of those whose attempt would be the last, the first one.
+/// Those that another node is claiming are left out.
+fn startable() -> String {
+    let is_last = "attempts > 0 AND attempts + 1 >= $2";
+    let first = |which: &str, most: &str| {
+        format!(
+            "(SELECT id FROM dispatch WHERE phase = 0 AND provider = $1 AND {which}
+              ORDER BY priority DESC, seq LIMIT {most})"
+        )
+    };
+    format!(
+        "SELECT {} FROM dispatch WHERE id IN ({} UNION ALL {})
+         ORDER BY priority DESC, seq LIMIT $3 FOR UPDATE SKIP LOCKED",
+        columns::<DispatchRow>(""),
+        first(&format!("NOT ({is_last})"), "$3"),
+        first(is_last, "1"),
+    )
+}
+
+/// Highest number of a running attempt of an epoch.
+const MOST_ATTEMPTS: &str = "SELECT max(attempts) FROM dispatch WHERE phase = 4 AND epoch = $1";
+
+/// Writes the running marks, and returns all that the executions need.
+fn claim(rows: &mut Rows, limits: ClaimLimits, started: &NewEvent) -> Result<Vec<Claimed>, Stop> {
+    let [found, most] = rows.answers.as_slice() else {
+        return Err(Stop::Later);
+    };
+    let most = most
+        .first()
+        .map(|row| Columns::of(row).next::<Option<u32>>());
+    let most = most.transpose()?.flatten();
+    let is_last = |attempt| rules::is_last_attempt(attempt, limits.max_attempts);
+    let mut last_runs = most.is_some_and(is_last);
+    let mut chosen = Vec::new();
+    // One that cannot be read delays no other.
+    for row in found
+        .iter()
+        .filter_map(|row| DispatchRow::read(&mut Columns::of(row)).ok())
+    {
+        // Changes before this one in the batch can have changed it.
+        let now = rows.dispatches.get(&row.id).unwrap_or(&row);
+        if now.phase != phase::READY || is_last(now.attempts + 1) && last_runs {
+            continue;
+        }
+        last_runs |= is_last(now.attempts + 1);
+        chosen.push(row);
+    }
+    let ids: Vec<_> = chosen.iter().map(|row| row.id).collect();
+    rows.need_requests(&ids)?;
+    rows.dispatches.add(chosen);
+    let claimed = ids.into_iter().filter_map(|id| start(rows, id, started));
+    Ok(claimed.collect())
+}
+
+/// Begins an attempt, unless the accepted data cannot be read.
+fn start(rows: &mut Rows, id: DispatchId, started: &NewEvent) -> Option<Claimed> {
+    let (request, secrets) = rows.requests.get(&id)?.clone();
+    let epoch = rows.epoch;
+    let body = rows.bodies.get(&id)?;
+    let dispatch = rows.dispatches.get_mut(&id)?;
+    dispatch.phase = phase::RUNNING;
+    dispatch.attempts += 1;
+    dispatch.epoch = epoch;
+    dispatch.started_at = Some(started.timestamp);
+    dispatch.first_started_at.get_or_insert(started.timestamp);
+    let begun = Begun {
+        lease: Lease {
+            id,
+            attempt: dispatch.attempts,
+            epoch,
+        },
+        dispatch: dispatch.record(body),
+        secrets,
+        recorded_session: dispatch.recorded_session.clone(),
+        spent: dispatch.spent.clone(),
+    };
+    rows.append(id, std::slice::from_ref(started));
+    Some(Claimed { begun, request })
+}
+
+/// Number of the events of a dispatch that ends, and the place of the last ones; `None` if a cancel was requested first.
+type Ended = Option<(u64, Option<EventsPlace>)>;
+
+fn finish(rows: &mut Rows, claim: &Claim, finish: &Finish) -> Result<Ended, Stop> {
+    let id = claim.id();
+    let dispatch = rows.dispatches.get(&id).ok_or(Error::NotFound)?;
+    let expires_at = match transition::finish(claim, finish, &dispatch.standing(), rows.epoch)? {
+        End::CancelRequested => return Ok(None),
+        End::Record { expires_at, .. } => expires_at,
+    };
+    // Only its form matters here: the position is known after the commit.
+    let nowhere = EventTotals { count: 0, last: 0 };
+    rules::with_events(&finish.result, &rows.log, nowhere)?;
+    rows.can_leave(dispatch)?;
+
+    let place = rows.append(id, &finish.events);
+    let dispatch = rows.dispatches.get_mut(&id).ok_or(Error::NotFound)?;
+    dispatch.phase = phase::FINISHED;
+    dispatch.finished_at = Some(finish.at);
+    dispatch.error_code.clone_from(&finish.error_code);
+    dispatch.expires_at = expires_at;
+    let count = dispatch.events;
+    if let (Some(delivery), Some(origin)) = (&finish.delivery, dispatch.origin.clone()) {
+        // It is due at once.
+        rows.deliveries.put(DeliveryRow {
+            id,
+            state: DeliveryState::Pending,
+            origin,
+            attempts: 0,
+            since: finish.at,
+            due_at: Some(finish.at),
+            settled_at: None,
+            give_up_after: delivery.give_up_after,
+            retention: finish.retention,
+        });
+    }
+    rows.results.push(ResultRow {
+        id,
+        events: count,
+        body: finish.result.clone(),
+    });
+    if let Some(output) = &finish.output {
+        rows.add_content(id, Content::Output, output.as_bytes());
+    }
+    for (position, file) in finish.output_files.iter().enumerate() {
+        rows.add_content(id, Content::OutputFile(position), file);
+    }
+    if let Claim::Rejected(_, decision) = claim {
+        rows.decisions.push(DecisionRow {
+            id,
+            approved: false,
+            decision: decision.clone(),
+        });
+    }
+    if let Some(charge) = &finish.charge {
+        signals::charge(rows, charge);
+        signals::end(rows, &(charge.session.id.clone(), finish.at));
+    }
+    rows.leave(id);
+    Ok(Some((count, place)))
+}

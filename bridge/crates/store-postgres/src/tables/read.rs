@@ -1,0 +1,172 @@
+//! Queries of operators and callers: records, contents, and the pages of lists.
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+
+use forge_base::id::DispatchId;
+use forge_store::record::{
+    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, Status,
+};
+use forge_store::roles::Records;
+use forge_store::{Error, Result, rules};
+
+use super::rows::{BodyRow, DispatchRow};
+use crate::rows::statement::params;
+use crate::rows::table::{Fields as _, columns};
+use crate::{Columns, Postgres};
+
+/// Columns of a result `r`: its text, the number of the events up to it, and the position of the last of them.
+pub(super) const RESULT: &str = "r.body, r.events, (SELECT e.first + r.events - e.seq FROM event e
+   WHERE e.dispatch = r.id AND e.seq <= r.events ORDER BY e.first DESC LIMIT 1)";
+
+#[async_trait]
+impl Records for Postgres {
+    fn counts(&self) -> Counts {
+        self.published.totals().counts
+    }
+
+    async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>> {
+        let found = self.records("b.id = $1", params![id]).await?;
+        Ok(found.into_iter().next())
+    }
+
+    async fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
+        let sql = "SELECT request FROM body WHERE id = $1";
+        let found = self.one(sql, params![id], |row| row.next()).await?;
+        found.ok_or(Error::NotFound)
+    }
+
+    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
+        let task_id = task_id.to_owned();
+        let which = "b.task_id = $1 ORDER BY d.seq DESC LIMIT $2";
+        self.records(which, params![task_id, limit]).await
+    }
+
+    async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {
+        let status = match filter.status {
+            None => "true",
+            Some(Status::Queued) => "d.phase < 4",
+            Some(Status::Running) => "d.phase = 4",
+            Some(Status::Finished) => "d.phase = 5",
+            Some(Status::Ok) => "d.phase = 5 AND d.error_code IS NULL",
+            Some(Status::Error) => "d.phase = 5 AND d.error_code IS NOT NULL",
+        };
+        // Few rows, or an index of their own: a page can look at all of them.
+        let is_bounded = filter.run_id.is_none() && filter.status != Some(Status::Running);
+        let range = self.range(filter.before, is_bounded).await?;
+        let sql = format!(
+            "SELECT d.seq, {}, {} FROM dispatch d JOIN body b ON b.id = d.id
+             WHERE d.seq < $1 AND d.seq >= $2 AND {status} AND ($3 IS NULL OR d.provider = $3)
+               AND ($4 IS NULL OR b.agent_id = $4) AND ($5 IS NULL OR b.run_id = $5) AND b.accepted_at >= $6
+             ORDER BY d.seq DESC LIMIT $7",
+            columns::<DispatchRow>("d."),
+            columns::<BodyRow>("b.")
+        );
+        let (before, floor) = (range.before, range.floor);
+        let since = filter.since.unwrap_or(Timestamp::MIN);
+        let limit = filter.limit.saturating_add(1);
+        let (provider, agent, run) = (&filter.provider, &filter.agent_id, &filter.run_id);
+        let params = params![before, floor, *provider, *agent, *run, since, limit];
+        let found = self.all(sql, params, |row| {
+            let seq = row.next()?;
+            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
+            Ok((seq, dispatch.record(&body)))
+        });
+        Ok(page(found.await?, filter.limit, range.rest))
+    }
+
+    async fn content(
+        &self,
+        id: DispatchId,
+        content: Content,
+        offset: u64,
+        limit: usize,
+    ) -> Result<Option<Piece>> {
+        self.piece(id, content, offset, limit).await
+    }
+}
+
+/// A page of a list that is read in the order of the table looks at no more row numbers than this.
+const PAGE_ROWS: u64 = 50_000;
+
+/// Row numbers that one page looks at: `floor..before`.
+pub(super) struct Range {
+    pub(super) before: u64,
+    pub(super) floor: u64,
+    /// Continues below the floor, if there are rows.
+    pub(super) rest: Option<u64>,
+}
+
+/// `found` holds one row more than the page can if there are that many.
+pub(super) fn page<T>(mut found: Vec<(u64, T)>, limit: usize, rest: Option<u64>) -> Page<T> {
+    let is_full = found.len() > limit;
+    found.truncate(limit);
+    let next = match found.last() {
+        Some((last, _)) if is_full => Some(*last),
+        Some(_) | None => rest,
+    };
+    Page {
+        items: found.into_iter().map(|(_, item)| item).collect(),
+        next,
+    }
+}
+
+impl Postgres {
+    pub(super) async fn range(&self, before: Option<u64>, is_bounded: bool) -> Result<Range> {
+        let sql = "SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM dispatch";
+        let read = |row: &mut Columns<'_>| Ok((row.next()?, row.next()?));
+        let (lowest, highest): (u64, u64) =
+            self.one(sql, Vec::new(), read).await?.unwrap_or_default();
+        let before = before.unwrap_or(u64::MAX).min(highest.saturating_add(1));
+        let floor = match is_bounded {
+            true => before.saturating_sub(PAGE_ROWS).max(lowest),
+            false => lowest,
+        };
+        let rest = (floor > lowest).then_some(floor);
+        Ok(Range {
+            before,
+            floor,
+            rest,
+        })
+    }
+
+    /// Records with their results.
+    async fn records(
+        &self,
+        which: &str,
+        params: Vec<crate::Param<'_>>,
+    ) -> Result<Vec<DispatchRecord>> {
+        let sql = format!(
+            "SELECT {}, {}, {RESULT} FROM body b JOIN dispatch d ON d.id = b.id
+               LEFT JOIN result r ON r.id = b.id
+             WHERE {which}",
+            columns::<DispatchRow>("d."),
+            columns::<BodyRow>("b.")
+        );
+        self.all(sql, params, |row| {
+            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
+            Ok(DispatchRecord {
+                result: self.result(row)?,
+                ..dispatch.record(&body)
+            })
+        })
+        .await
+    }
+
+    /// Result in its delivered form, if there is one.
+    pub(super) fn result(&self, columns: &mut Columns<'_>) -> Result<Option<Box<RawValue>>> {
+        let result: Option<Box<RawValue>> = columns.next()?;
+        let (count, last): (Option<u64>, Option<u64>) = (columns.next()?, columns.next()?);
+        let Some((result, count)) = result.zip(count) else {
+            return Ok(None);
+        };
+        let last = last.unwrap_or(0);
+        let totals = EventTotals { count, last };
+        let text = rules::with_events(&result, &self.published.identity.log, totals)?;
+        let json = RawValue::from_string(text);
+        Ok(Some(
+            json.map_err(|error| Error::Unreadable(error.to_string()))?,
+        ))
+    }
+}

@@ -1,0 +1,100 @@
+//! A commit whose answer is lost is answered as it ended.
+
+use forge_store::contract::sample::{accept, begin, event, ok, task};
+use forge_store::record::{Acceptance, Claim, EventFilter, Finished, Progress};
+use forge_store::roles::{
+    Accept as _, EventLog as _, Executions as _, Maintenance as _, Records as _,
+};
+use forge_store::{Error, Store};
+
+use super::cluster::Database;
+use super::open;
+use super::relay::{Cut, Relay};
+use crate::Postgres;
+
+async fn start() -> (Database, Relay, Postgres) {
+    let database = Database::new();
+    database.create().await;
+    let relay = Relay::start().await;
+    let store = open(relay.target(&database.name)).await;
+    (database, relay, store)
+}
+
+/// Accepts a dispatch once the store has a connection again.
+async fn accept_again(store: &dyn Store, task_id: &str) {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    loop {
+        match store.accept(task(task_id)).await {
+            Ok(accepted) => return assert!(matches!(accepted, Acceptance::Accepted { .. })),
+            Err(error) => assert!(std::time::Instant::now() < end, "{error}"),
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_was_committed_is_acknowledged_with_its_positions() {
+    let (database, relay, store) = start().await;
+    relay.cut(Cut::After);
+    let id = accept(&store, task("t")).await;
+    let lease = begin(&store, id, 1).await.lease;
+    let progress = || Progress {
+        events: vec![event("assistant.text", 2)],
+        ..Progress::default()
+    };
+    relay.cut(Cut::After);
+    store.append(&lease, progress()).await.unwrap();
+    relay.cut(Cut::After);
+    store
+        .append_unbound("echo", vec![event("adapter.event", 2)])
+        .await
+        .unwrap();
+    relay.cut(Cut::After);
+    let finished = store.finish(Claim::Attempt(lease), ok(3)).await.unwrap();
+    relay.cut(Cut::Never);
+    let Finished::Recorded(recorded) = finished else {
+        panic!("{finished:?}");
+    };
+    assert_eq!((recorded.totals.count, recorded.totals.last), (5, 6));
+    let read = store.dispatch(id).await.unwrap().unwrap();
+    assert_eq!(read.result.unwrap().get(), recorded.body);
+    assert_eq!(store.log_bounds().issued, 6);
+    let events = store
+        .events(&EventFilter::default(), 0, 100)
+        .await
+        .unwrap()
+        .events;
+    assert_eq!(events.len(), 6);
+    let (counts, bounds) = (store.counts(), store.log_bounds());
+    store.close().await;
+    let again = open(database.target()).await;
+    assert_eq!((again.counts(), again.log_bounds()), (counts, bounds));
+}
+
+#[tokio::test]
+async fn what_was_not_committed_is_refused_and_not_there() {
+    let (database, relay, store) = start().await;
+    accept(&store, task("before")).await;
+    relay.cut(Cut::Before);
+    let refused = store.accept(task("t")).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    relay.cut(Cut::Never);
+    assert!(store.by_task("t", 1).await.unwrap().is_empty());
+    assert_eq!(store.counts().queued, 1);
+    accept_again(&store, "t").await;
+    // The positions of what was rolled back can be lost; those that follow are later.
+    let events = store
+        .events(&EventFilter::default(), 0, 100)
+        .await
+        .unwrap()
+        .events;
+    let positions: Vec<_> = events.iter().map(|event| event.id.position).collect();
+    assert!(
+        positions.is_sorted() && positions.len() == 4,
+        "{positions:?}"
+    );
+    assert_eq!(store.log_bounds().issued, *positions.last().unwrap());
+    let counts = store.counts();
+    store.close().await;
+    assert_eq!(open(database.target()).await.counts(), counts);
+}
