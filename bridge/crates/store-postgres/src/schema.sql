@@ -59,6 +59,7 @@ CREATE TABLE dispatch (
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.02);
 CREATE UNIQUE INDEX dispatch_seq ON dispatch (seq);
 CREATE INDEX dispatch_ready ON dispatch (provider, priority DESC, seq) WHERE phase = 0;
+CREATE INDEX dispatch_retried ON dispatch (provider, priority DESC, seq) WHERE phase = 0 AND attempts > 0;
 CREATE INDEX dispatch_delayed ON dispatch (not_before) WHERE phase = 1;
 CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;
 CREATE INDEX dispatch_start_by ON dispatch (start_by) WHERE phase < 3;

@@ -33,6 +33,11 @@ fn among<'a, C: Cell>(sql: String, values: Vec<&'a C>) -> Statement<'a> {
     Statement::new(sql, vec![array(values)])
 }
 
+/// Sessions that these dispatches run in or wait for.
+fn of_leaving(dispatches: &str) -> String {
+    format!("SELECT queue FROM dispatch WHERE id = ANY({dispatches}) AND queue IS NOT NULL")
+}
+
 /// Statements that read the rows of these needs.
 pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> {
     let mut found = Vec::new();
@@ -42,38 +47,43 @@ pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> 
     let leaving: Vec<_> = needs.iter().copied().filter(|needs| needs.leaves).collect();
     let leaving = all(&leaving, |needs| &needs.dispatches);
     if !keys.is_empty() {
-        found.push((Part::Keys, lock::<KeyRow>(keys.iter().copied())));
+        found.push((
+            Part::Keys,
+            lock::<KeyRow>("$1", vec![array(keys.iter().copied())]),
+        ));
     }
     if !enters.is_empty() || !leaving.is_empty() {
-        let sql = format!(
-            "SELECT {} FROM session WHERE name IN (SELECT unnest($1) UNION
-               SELECT queue FROM dispatch WHERE id = ANY($2) AND queue IS NOT NULL)
-             ORDER BY name FOR UPDATE",
-            columns::<SessionRow>("")
-        );
+        let name = format!("$1 || ARRAY({})", of_leaving("$2"));
         let params = vec![array(enters), array(leaving.iter().copied())];
-        found.push((Part::Sessions, Statement::new(sql, params)));
+        found.push((Part::Sessions, lock::<SessionRow>(&name, params)));
     }
     if !dispatches.is_empty() || !keys.is_empty() {
-        let next = "SELECT n.id FROM session s CROSS JOIN LATERAL (
-             SELECT id FROM dispatch WHERE queue = s.name AND turn > s.head ORDER BY turn LIMIT 1) n
-           WHERE s.name IN (SELECT queue FROM dispatch WHERE id = ANY($3) AND queue IS NOT NULL)";
-        let sql = format!(
-            "SELECT {} FROM dispatch d WHERE d.id IN (SELECT unnest($1)
-               UNION SELECT dispatch FROM key WHERE value = ANY($2) UNION {next})
-             ORDER BY d.id FOR UPDATE OF d",
-            columns::<DispatchRow>("d.")
-        );
-        let params = vec![array(dispatches), array(keys), array(leaving)];
-        found.push((Part::Dispatches, Statement::new(sql, params)));
+        // Parts that are not needed are left out, because planning them takes longer than carrying them out.
+        let (mut id, mut params) = ("$1".to_owned(), vec![array(dispatches)]);
+        if !keys.is_empty() {
+            params.push(array(keys));
+            id += " || ARRAY(SELECT dispatch FROM key WHERE value = ANY($2))";
+        }
+        if !leaving.is_empty() {
+            params.push(array(leaving));
+            let own = of_leaving(&format!("${}", params.len()));
+            let next = "SELECT id FROM dispatch WHERE queue = s.name AND turn > s.head ORDER BY turn LIMIT 1";
+            id += &format!(
+                " || ARRAY(SELECT ({next}) FROM session s WHERE s.name = ANY(ARRAY({own})))"
+            );
+        }
+        found.push((Part::Dispatches, lock::<DispatchRow>(&id, params)));
     }
     let runs = all(needs, |needs| &needs.runs);
     if !runs.is_empty() {
-        found.push((Part::Runs, lock::<RunRow>(runs)));
+        found.push((Part::Runs, lock::<RunRow>("$1", vec![array(runs)])));
     }
     let signals = all(needs, |needs| &needs.signal_sessions);
     if !signals.is_empty() {
-        found.push((Part::SignalSessions, lock::<SignalSession>(signals)));
+        found.push((
+            Part::SignalSessions,
+            lock::<SignalSession>("$1", vec![array(signals)]),
+        ));
     }
     // These change only under the lock of their dispatch.
     let bodies = all(needs, |needs| &needs.bodies);

@@ -171,16 +171,13 @@ where
     Statement::new(sql, vec![array(keys)])
 }
 
-/// Reads and locks the rows with these keys, in the order of the keys.
-pub(crate) fn lock<'a, T: Table>(keys: impl IntoIterator<Item = &'a T::Key>) -> Statement<'a>
-where
-    T::Key: 'a,
-{
+/// Reads and locks the rows whose keys are in an array, such as `$1`, in the order of the keys.
+pub(crate) fn lock<'a, T: Table>(keys: &str, params: Vec<Param<'a>>) -> Statement<'a> {
     let key = names::<T>()[0];
     let sql = format!(
-        "SELECT {} FROM {} WHERE {key} = ANY($1) ORDER BY {key} FOR UPDATE",
+        "SELECT {} FROM {} WHERE {key} = ANY({keys}) ORDER BY {key} FOR UPDATE",
         columns::<T>(""),
         T::NAME
     );
-    Statement::new(sql, vec![array(keys)])
+    Statement::new(sql, params)
 }

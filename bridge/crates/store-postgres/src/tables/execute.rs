@@ -176,18 +176,16 @@ impl Executions for Postgres {
 /// Those that another node is claiming are left out.
 fn startable() -> String {
     let is_last = "attempts > 0 AND attempts + 1 >= $2";
-    let first = |which: &str, most: &str| {
-        format!(
-            "(SELECT id FROM dispatch WHERE phase = 0 AND provider = $1 AND {which}
-              ORDER BY priority DESC, seq LIMIT {most})"
-        )
-    };
     format!(
-        "SELECT {} FROM dispatch WHERE id IN ({} UNION ALL {})
-         ORDER BY priority DESC, seq LIMIT $3 FOR UPDATE SKIP LOCKED",
-        columns::<DispatchRow>(""),
-        first(&format!("NOT ({is_last})"), "$3"),
-        first(is_last, "1"),
+        "WITH further AS (
+           SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND NOT ({is_last})
+           ORDER BY priority DESC, seq LIMIT $3 FOR UPDATE SKIP LOCKED),
+         last AS (
+           SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND {is_last}
+           ORDER BY priority DESC, seq LIMIT 1 FOR UPDATE SKIP LOCKED)
+         SELECT {} FROM (SELECT * FROM further UNION ALL SELECT * FROM last) c
+         ORDER BY priority DESC, seq LIMIT $3",
+        columns::<DispatchRow>("")
     )
 }
 
