@@ -11,8 +11,6 @@ mod tables;
 #[cfg(test)]
 mod crash_recovery;
 #[cfg(test)]
-mod model_test;
-#[cfg(test)]
 mod on_disk;
 #[cfg(test)]
 mod rollback;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use forge_store::contract::Subject;
+use forge_store::contract::model::Killable;
 use forge_store::roles::Maintenance as _;
 use forge_store::{Config, Store};
 
 use crate::Sqlite;
 
 forge_store::contract_tests!(crate::on_disk::on_disk);
+forge_store::model_tests!(crate::on_disk::on_disk);
 
 pub(crate) struct OnDisk {
     folder: std::sync::Mutex<tempfile::TempDir>,
@@ -35,16 +37,18 @@ impl OnDisk {
         *self.open.lock().unwrap() = Some(new.clone());
         Arc::new(new)
     }
+}
 
-    /// Problems that a check of the store finds.
-    pub(crate) fn problems(&self) -> Vec<String> {
+#[async_trait]
+impl Killable for OnDisk {
+    async fn problems(&self) -> Vec<String> {
         let folder = self.folder.lock().unwrap();
         Sqlite::check(folder.path()).unwrap().problems
     }
 
     /// Opens a copy of the files as a kill would leave them: not closed, no checkpoint. The WAL is copied first, so
     /// that pages checkpointed meanwhile are in the copy twice rather than missing.
-    pub(crate) async fn open_as_killed(&self) -> Arc<dyn Store> {
+    async fn open_as_killed(&self) -> Arc<dyn Store> {
         let left = tempfile::tempdir().unwrap();
         let old_folder = {
             let mut folder = self.folder.lock().unwrap();

@@ -12,23 +12,30 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 
 use forge_store::contract::Subject;
+use forge_store::contract::model::Killable;
 use forge_store::roles::Maintenance as _;
 use forge_store::{Config, Store};
 
+use crate::engine::link::Link;
+use crate::rows::statement::Statement;
 use crate::{Postgres, Target};
 use cluster::Database;
 
 forge_store::contract_tests!(crate::tests::in_database);
+forge_store::model_tests!(crate::tests::in_database);
 
 pub(crate) struct InDatabase {
     database: Database,
     open: Mutex<Option<Postgres>>,
+    /// Opened before a kill, and never closed.
+    killed: Mutex<Vec<Postgres>>,
 }
 
 pub(crate) fn in_database() -> InDatabase {
     InDatabase {
         database: Database::new(),
         open: Mutex::default(),
+        killed: Mutex::default(),
     }
 }
 
@@ -45,6 +52,73 @@ impl Subject for InDatabase {
         Arc::new(new)
     }
 }
+
+#[async_trait]
+impl Killable for InDatabase {
+    async fn open_as_killed(&self) -> Arc<dyn Store> {
+        let old = self.open.lock().unwrap().take();
+        self.killed.lock().unwrap().extend(old);
+        self.open().await
+    }
+
+    async fn problems(&self) -> Vec<String> {
+        let mut link = Link::connect(&self.database.target()).await.unwrap();
+        let mut problems = Vec::new();
+        for (sql, problem) in IMPOSSIBLE {
+            let answer = link
+                .send(&[&Statement::new(sql, Vec::new())])
+                .await
+                .unwrap();
+            if !answer[0].is_empty() {
+                problems.push(problem.to_owned());
+            }
+        }
+        problems
+    }
+}
+
+/// Rows that contradict each other.
+const IMPOSSIBLE: [(&str, &str); 8] = [
+    (
+        "SELECT 1 FROM dispatch d FULL JOIN body b ON b.id = d.id WHERE b.id IS NULL OR d.id IS NULL",
+        "a dispatch and its accepted data are not both there",
+    ),
+    (
+        "SELECT 1 FROM dispatch d FULL JOIN result r ON r.id = d.id WHERE (r.id IS NULL) = (d.phase = 5)",
+        "a result belongs to no finished dispatch, or is missing",
+    ),
+    (
+        "SELECT 1 FROM delivery v LEFT JOIN dispatch d ON d.id = v.id AND d.phase = 5 WHERE d.id IS NULL",
+        "a delivery belongs to no finished dispatch",
+    ),
+    (
+        "SELECT 1 FROM key k LEFT JOIN body b ON b.id = k.dispatch AND b.key = k.value WHERE b.id IS NULL",
+        "a key belongs to no dispatch",
+    ),
+    (
+        "SELECT 1 FROM session s FULL JOIN
+           (SELECT queue, min(turn) AS head FROM dispatch WHERE queue IS NOT NULL GROUP BY queue) d
+           ON d.queue = s.name AND d.head = s.head WHERE d.queue IS NULL OR s.name IS NULL",
+        "the first of a session is not the first that waits there",
+    ),
+    (
+        "SELECT 1 FROM (SELECT coalesce(dispatch, run) AS owner, seq,
+             lag(seq + last - first + 1, 1, 1) OVER (PARTITION BY coalesce(dispatch, run) ORDER BY first) AS wanted
+           FROM event WHERE dispatch IS NOT NULL OR run IS NOT NULL) e
+         WHERE seq <> wanted",
+        "events of a dispatch or run have a gap",
+    ),
+    (
+        "SELECT 1 FROM (SELECT first, lag(last, 1, 0) OVER (ORDER BY first) AS before FROM event) e
+         WHERE first <= before",
+        "a position of the log is used twice",
+    ),
+    (
+        "SELECT 1 FROM dispatch d WHERE events <>
+           (SELECT sum(last - first + 1) FROM event e WHERE e.dispatch = d.id)",
+        "a dispatch has other events than it counts",
+    ),
+];
 
 async fn open(target: Target) -> Postgres {
     Postgres::open(&Config::default(), target, "node")

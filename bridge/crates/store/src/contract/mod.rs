@@ -11,6 +11,7 @@ pub mod deliver;
 pub mod events;
 pub mod execute;
 pub mod judgement;
+pub mod model;
 pub mod queue;
 pub mod read;
 pub mod runs;

@@ -1,6 +1,10 @@
-//! Random sequences of changes, applied to the model and to the store on disk: both must answer alike after every
+//! Random sequences of changes, applied to the store in memory and to another one: both must answer alike after every
 //! step, including restarts and kills. A failing sequence is shrunk and printed with its seed; `FORGE_MODEL_SEED`
 //! repeats it, `FORGE_MODEL_CASES` and `FORGE_MODEL_STEPS` extend the test.
+#![allow(
+    clippy::print_stdout,
+    reason = "the seed, which repeats a sequence, belongs to the output of the test"
+)]
 
 mod runs;
 mod signals;
@@ -10,29 +14,37 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 
-use forge_base::event::kind;
-use forge_base::id::{DeliveryId, DispatchId, RunId};
-use forge_store::contract::Subject as _;
-use forge_store::contract::judgement::charge;
-use forge_store::contract::sample::{
+use crate::contract::Subject;
+use crate::contract::judgement::charge;
+use crate::contract::sample::{
     GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, raw, settlement, task,
 };
-use forge_store::destination::DueQuery;
-use forge_store::memory::Memory;
-use forge_store::record::{
+use crate::destination::DueQuery;
+use crate::memory::Memory;
+use crate::record::{
     Acceptance, AfterAttempt, ApprovalFilter, ApprovalStatus, Claim, ClaimLimits, Content,
     Decision, DeliveryFilter, DeliveryState, DispatchFilter, EventFilter, Finish, IdempotencyKey,
     KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue, Reroute, Status,
 };
-use forge_store::roles::{EventLog as _, Executions as _, Records as _};
-use forge_store::{Error, Store};
-
-use crate::on_disk::{OnDisk, on_disk};
+use crate::roles::{EventLog as _, Executions as _, Records as _};
+use crate::{Error, Store};
+use forge_base::event::kind;
+use forge_base::id::{DeliveryId, DispatchId, RunId};
 
 use step::{Step, step, step_of_runs, step_of_signals};
+
+/// A store that can be killed.
+#[async_trait]
+pub trait Killable: Subject + 'static {
+    /// Opens what a kill of the process that has opened it leaves.
+    async fn open_as_killed(&self) -> Arc<dyn Store>;
+    /// Problems that a check of the store finds.
+    async fn problems(&self) -> Vec<String>;
+}
 
 fn decision(now: i64) -> Decision {
     Decision {
@@ -45,12 +57,13 @@ fn decision(now: i64) -> Decision {
 /// Both stores, and the items created so far.
 struct Pair {
     model: Memory,
-    disk: OnDisk,
-    store: std::sync::Arc<dyn Store>,
+    disk: Box<dyn Killable>,
+    store: Arc<dyn Store>,
     dispatches: Vec<DispatchId>,
     deliveries: Vec<DeliveryId>,
     leases: Vec<Lease>,
     runs: Vec<RunId>,
+    has_removed_signals: bool,
     now: i64,
 }
 
@@ -70,6 +83,30 @@ macro_rules! both {
     }};
 }
 use both;
+
+/// Calls both stores for the first two pages of a list, each with its own places, and compares the pages.
+macro_rules! both_pages {
+    ($pair:ident, $store:ident, $before:ident => $call:expr) => {{
+        let (mut of_model, mut of_store) = (None, None);
+        for _ in 0..2 {
+            let expected = {
+                let ($store, $before): (&dyn Store, _) = (&$pair.model, of_model);
+                $call.await.unwrap()
+            };
+            let found = {
+                let ($store, $before): (&dyn Store, _) = (&*$pair.store, of_store);
+                $call.await.unwrap()
+            };
+            (of_model, of_store) = (expected.next, found.next);
+            let [expected, found] = [expected, found].map(|page| (page.items, page.next.is_some()));
+            $pair.compare(stringify!($call), &expected, &found);
+            if of_model.is_none() {
+                break;
+            }
+        }
+    }};
+}
+use both_pages;
 
 impl Pair {
     fn compare(&self, call: &str, expected: &impl Debug, found: &impl Debug) {
@@ -274,7 +311,7 @@ impl Pair {
                 };
                 let number = u32::try_from(now).unwrap();
                 let settled = || settlement(number, now, next);
-                let settled = || forge_store::contract::sample::keep_for(settled(), 30);
+                let settled = || crate::contract::sample::keep_for(settled(), 30);
                 let _ = both!(self, store => store.settle(id, settled()));
             }
             Step::ReplayOne(n) => {
@@ -338,30 +375,33 @@ impl Pair {
             in_flight: self.deliveries.first().copied().into_iter().collect(),
         };
         both!(self, store => store.due(due())).unwrap();
-        let page = |status| DispatchFilter {
+        let page = |status, before| DispatchFilter {
             status,
+            before,
             limit: 4,
             ..DispatchFilter::default()
         };
-        both!(self, store => store.dispatches(page(None))).unwrap();
-        both!(self, store => store.dispatches(page(Some(Status::Error)))).unwrap();
+        for status in [None, Some(Status::Error)] {
+            both_pages!(self, store, before => store.dispatches(page(status, before)));
+        }
         for status in [
             ApprovalStatus::Waiting,
             ApprovalStatus::Approved,
             ApprovalStatus::Rejected,
         ] {
-            let filter = || ApprovalFilter {
+            let filter = |before| ApprovalFilter {
                 status,
-                before: None,
+                before,
                 limit: 3,
             };
-            both!(self, store => store.approvals(filter())).unwrap();
+            both_pages!(self, store, before => store.approvals(filter(before)));
         }
-        let owed = || DeliveryFilter {
+        let owed = |before| DeliveryFilter {
+            before,
             limit: 4,
             ..DeliveryFilter::default()
         };
-        both!(self, store => store.deliveries(owed())).unwrap();
+        both_pages!(self, store, before => store.deliveries(owed(before)));
         let one = self.dispatches.last().copied();
         for dispatch in [None, one] {
             let filter = EventFilter {
@@ -408,22 +448,40 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-#[test]
-fn the_store_on_disk_answers_as_the_model() {
-    answers_as_the_model(24, step());
+/// Changes of every kind.
+pub fn answers_as_the_model<K: Killable>(new: fn() -> K) {
+    compare(24, step(), new);
 }
 
-#[test]
-fn the_store_on_disk_answers_about_signals_as_the_model() {
-    answers_as_the_model(12, step_of_signals());
+/// Mostly changes of signals.
+pub fn answers_about_signals_as_the_model<K: Killable>(new: fn() -> K) {
+    compare(12, step_of_signals(), new);
 }
 
-#[test]
-fn the_store_on_disk_answers_about_runs_as_the_model() {
-    answers_as_the_model(12, step_of_runs());
+/// Mostly changes of runs.
+pub fn answers_about_runs_as_the_model<K: Killable>(new: fn() -> K) {
+    compare(12, step_of_runs(), new);
 }
 
-fn answers_as_the_model(cases: u32, step: impl Strategy<Value = Step>) {
+/// Declares the tests for the stores that `$open` makes.
+#[macro_export]
+macro_rules! model_tests {
+    ($open:path) => {
+        $crate::model_tests! {
+            @cases $open => answers_as_the_model answers_about_signals_as_the_model answers_about_runs_as_the_model
+        }
+    };
+    (@cases $open:path => $($name:ident)+) => {
+        mod model {$(
+            #[test]
+            fn $name() {
+                $crate::contract::model::$name($open);
+            }
+        )+}
+    };
+}
+
+fn compare<K: Killable>(cases: u32, step: impl Strategy<Value = Step>, new: fn() -> K) {
     let seed = number("FORGE_MODEL_SEED").unwrap_or_else(rand::random);
     let steps = number("FORGE_MODEL_STEPS").map_or(60, |steps| steps as usize);
     println!("FORGE_MODEL_SEED={seed}");
@@ -436,9 +494,10 @@ fn answers_as_the_model(cases: u32, step: impl Strategy<Value = Step>) {
     let sequences = prop::collection::vec((step, 0..4i64), 1..steps);
     let outcome = runner.run(&sequences, |steps| {
         let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
             .build()
             .unwrap();
-        runtime.block_on(run(steps));
+        runtime.block_on(run(Box::new(new()), steps));
         Ok(())
     });
     if let Err(failure) = outcome {
@@ -460,8 +519,7 @@ async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> (u64, u64) {
     }
 }
 
-async fn run(steps: Vec<(Step, i64)>) {
-    let disk = on_disk();
+async fn run(disk: Box<dyn Killable>, steps: Vec<(Step, i64)>) {
     let mut pair = Pair {
         model: Memory::new(),
         store: disk.open().await,
@@ -470,6 +528,7 @@ async fn run(steps: Vec<(Step, i64)>) {
         deliveries: Vec::new(),
         leases: Vec::new(),
         runs: Vec::new(),
+        has_removed_signals: false,
         now: 1,
     };
     for (step, passes) in steps {
@@ -477,7 +536,7 @@ async fn run(steps: Vec<(Step, i64)>) {
         pair.make(step).await;
         pair.look().await;
     }
-    let mut problems = pair.disk.problems();
+    let mut problems = pair.disk.problems().await;
     // Steps finish dispatches without the delivery that they owe.
     problems.retain(|problem| !problem.ends_with("a callback have no delivery"));
     assert_eq!(problems, Vec::<String>::new());

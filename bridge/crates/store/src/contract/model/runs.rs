@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::Store;
+use crate::contract::runs::{artifact, change, of_task, run};
+use crate::contract::sample::{at, raw};
+use crate::record::{EventFilter, NewRun, RunChange, RunFilter, RunStatus};
+use crate::roles::Runs as _;
 use forge_base::id::RunId;
-use forge_store::Store;
-use forge_store::contract::runs::{artifact, change, of_task, run};
-use forge_store::contract::sample::{at, raw};
-use forge_store::record::{EventFilter, NewRun, RunChange, RunFilter, RunStatus};
-use forge_store::roles::Runs as _;
 
-use super::{Pair, both};
+use super::{Pair, both, both_pages};
 
 const TYPES: [&str; 3] = ["task.status", "task.progress", "run.paused"];
 const PATHS: [&str; 3] = ["a", "a/b", "c"];
@@ -123,8 +123,7 @@ impl Pair {
                 before,
                 limit: 2,
             };
-            let page = both!(self, store => store.runs(filter(None))).unwrap();
-            both!(self, store => store.runs(filter(page.next))).unwrap();
+            both_pages!(self, store, before => store.runs(filter(before)));
         }
         let first: Option<RunId> = self.runs.first().copied();
         both!(self, store => store.live_runs(first, 2)).unwrap();
