@@ -12,8 +12,8 @@ use super::events::NO_PROVIDER;
 use crate::Postgres;
 use crate::rows::statement::{Columns, params};
 
-/// Rows that one statement reads at most.
-const ROWS: usize = 256;
+/// Rows that one statement reads at most. They can be large, and a page ends by its bytes.
+const ROWS: usize = 64;
 
 /// Columns of `batch`, of `event AS e` and the dispatch or run of each row. Rows of a run that was removed are left out.
 macro_rules! select_events {
@@ -89,15 +89,16 @@ impl Postgres {
         let run = filter.and_then(|filter| filter.run);
         let mut page = GrowingPage::new(log, filter, after, limit);
         let mut sought = after.saturating_add(1);
+        let rows = limit.saturating_add(1).min(ROWS);
         loop {
             let read = |row: &mut Columns<'_>| batch(row, log);
             let batches = match (dispatch, run) {
                 (Some(id), _) => {
-                    self.all(OF_DISPATCH, params![sought, ROWS, id], read)
+                    self.all(OF_DISPATCH, params![sought, rows, id], read)
                         .await?
                 }
-                (None, Some(id)) => self.all(OF_RUN, params![sought, ROWS, id], read).await?,
-                (None, None) => self.all(OF_ALL, params![sought, ROWS], read).await?,
+                (None, Some(id)) => self.all(OF_RUN, params![sought, rows, id], read).await?,
+                (None, None) => self.all(OF_ALL, params![sought, rows], read).await?,
             };
             for batch in &batches {
                 if !page.add(batch).map_err(|error| unreadable(&error))? {
@@ -105,7 +106,7 @@ impl Postgres {
                 }
             }
             match batches.last() {
-                Some(last) if batches.len() == ROWS => sought = last.last + 1,
+                Some(last) if batches.len() == rows => sought = last.last + 1,
                 Some(_) | None => return Ok(page.finish(issued)),
             }
         }

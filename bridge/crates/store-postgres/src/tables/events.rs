@@ -93,7 +93,7 @@ impl Rows {
     }
 
     /// Appends events that belong to no dispatch and no run.
-    pub(super) fn add_unbound(&mut self, provider: &str, events: &[NewEvent]) {
+    pub(crate) fn add_unbound(&mut self, provider: &str, events: &[NewEvent]) {
         let Some(newest) = events.iter().map(|event| event.timestamp).max() else {
             return;
         };

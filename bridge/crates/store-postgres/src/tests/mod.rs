@@ -3,6 +3,7 @@
 mod cluster;
 mod commit;
 mod faults;
+mod nodes;
 mod pooler;
 mod refusals;
 mod relay;
