@@ -28,20 +28,51 @@ pub enum TargetError {
     Url(tokio_postgres::Error),
     #[error("the URL of the store names no database: postgres://user@host/database")]
     NoDatabase,
-    #[error("no certificate authorities can be read on this machine: {0}; install ca-certificates")]
-    Roots(rustls::Error),
+    #[error("sslmode={0} is none of disable, prefer, require, verify-ca and verify-full")]
+    Mode(String),
+    #[error("the certificates to verify the server with cannot be used: {0}")]
+    Roots(String),
+}
+
+/// Settings of a URL that are ours, because the driver knows fewer.
+#[derive(Default)]
+struct TlsSettings<'a> {
+    mode: Option<&'a str>,
+    roots: Option<&'a str>,
+}
+
+impl<'a> TlsSettings<'a> {
+    /// Takes the settings out of a URL.
+    fn take(url: &'a str) -> (Self, String) {
+        let (mut own, mut kept) = (Self::default(), Vec::new());
+        let (base, query) = url.split_once('?').unwrap_or((url, ""));
+        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
+            match setting.split_once('=') {
+                Some(("sslmode", mode)) => own.mode = Some(mode),
+                Some(("sslrootcert", path)) => own.roots = Some(path),
+                Some(_) | None => kept.push(setting),
+            }
+        }
+        (own, format!("{base}?{}", kept.join("&")))
+    }
+
+    /// Ours verifies all that it requires, and requires TLS unless it is told otherwise.
+    fn mode(&self) -> Result<SslMode, TargetError> {
+        match self.mode {
+            Some("disable") => Ok(SslMode::Disable),
+            Some("prefer") => Ok(SslMode::Prefer),
+            None | Some("require" | "verify-ca" | "verify-full") => Ok(SslMode::Require),
+            Some(other) => Err(TargetError::Mode(other.to_owned())),
+        }
+    }
 }
 
 impl Target {
     /// Reads `postgres://user@host:port,host:port/database?target_session_attrs=read-write`. The password is used if the
-    /// URL has none.
+    /// URL has none. `sslrootcert` is the path of a PEM file with the authorities of the server, as it is written.
     pub fn new(url: &str, password: Option<&str>) -> Result<Self, TargetError> {
-        let mode = |mode: &str| url.contains(&format!("sslmode={mode}"));
-        // Ours always verifies what it requires.
-        let known = url
-            .replace("sslmode=verify-full", "sslmode=require")
-            .replace("sslmode=verify-ca", "sslmode=require");
-        let mut config: Config = known.parse().map_err(TargetError::Url)?;
+        let (settings, url) = TlsSettings::take(url);
+        let mut config: Config = url.parse().map_err(TargetError::Url)?;
         if config.get_dbname().is_none() {
             return Err(TargetError::NoDatabase);
         }
@@ -52,18 +83,18 @@ impl Target {
             .get_hosts()
             .iter()
             .all(|host| matches!(host, Host::Unix(_)));
-        config.ssl_mode(match (mode("disable") || is_local, mode("prefer")) {
-            (true, _) => SslMode::Disable,
-            (false, true) => SslMode::Prefer,
-            (false, false) => SslMode::Require,
-        });
+        let mode = settings.mode()?;
+        config.ssl_mode(if is_local { SslMode::Disable } else { mode });
         let timeout = config.get_connect_timeout().copied();
         config.connect_timeout(timeout.unwrap_or(CONNECT_TIMEOUT));
         let silence = config.get_tcp_user_timeout().copied();
         config.tcp_user_timeout(silence.unwrap_or(SILENCE));
         config.application_name("forge-bridge");
-        let verifies = config.get_ssl_mode() == SslMode::Require;
-        let tls = Tls::new(verifies).map_err(TargetError::Roots)?;
+        let tls = match config.get_ssl_mode() {
+            SslMode::Require => Tls::verified(settings.roots),
+            _ => Tls::unverified(),
+        };
+        let tls = tls.map_err(TargetError::Roots)?;
         Ok(Self { config, tls })
     }
 

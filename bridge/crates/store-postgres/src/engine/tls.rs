@@ -1,15 +1,17 @@
-//! TLS to the server. It is required, with the certificate and the name verified against the roots of the system, unless
-//! the URL says `sslmode=disable` or `sslmode=prefer`; `prefer` encrypts where the server can, and verifies nothing.
+//! TLS to the server. It is required, with certificate and name verified, unless the URL says `sslmode=disable` or
+//! `sslmode=prefer`, which encrypts where the server can, and verifies nothing.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::{fmt, io};
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use rustls_platform_verifier::Verifier;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
@@ -20,14 +22,44 @@ use tokio_rustls::{Connect, TlsConnector, client};
 pub(crate) struct Tls(TlsConnector);
 
 impl Tls {
-    pub(crate) fn new(verifies: bool) -> Result<Self, rustls::Error> {
+    /// Verifies with the authorities of a PEM file, or with those of the system.
+    pub(crate) fn verified(roots: Option<&str>) -> Result<Self, String> {
         let provider = Arc::new(ring::default_provider());
-        let verifier: Arc<dyn ServerCertVerifier> = match verifies {
-            true => Arc::new(Verifier::new(Arc::clone(&provider))?),
-            false => Arc::new(Unverified(Arc::clone(&provider))),
+        let verifier: Arc<dyn ServerCertVerifier> = match roots {
+            None => match Verifier::new(Arc::clone(&provider)) {
+                Ok(verifier) => Arc::new(verifier),
+                Err(error) => return Err(format!("{error}; install ca-certificates")),
+            },
+            Some(path) => {
+                let failed = |error: &dyn fmt::Display| format!("{path}: {error}");
+                let file = CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))?;
+                let mut roots = RootCertStore::empty();
+                for certificate in file {
+                    let certificate = certificate.map_err(|error| failed(&error))?;
+                    roots.add(certificate).map_err(|error| failed(&error))?;
+                }
+                let provider = Arc::clone(&provider);
+                WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .build()
+                    .map_err(|error| failed(&error))?
+            }
         };
+        Self::new(provider, verifier)
+    }
+
+    pub(crate) fn unverified() -> Result<Self, String> {
+        let provider = Arc::new(ring::default_provider());
+        let verifier = Arc::new(Unverified(Arc::clone(&provider)));
+        Self::new(provider, verifier)
+    }
+
+    fn new(
+        provider: Arc<CryptoProvider>,
+        verifier: Arc<dyn ServerCertVerifier>,
+    ) -> Result<Self, String> {
         let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()?
+            .with_safe_default_protocol_versions()
+            .map_err(|error| error.to_string())?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
             .with_no_client_auth();

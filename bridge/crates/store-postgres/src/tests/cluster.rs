@@ -28,6 +28,10 @@ const SCRIPT: &str = r#"
 set -e
 folder=$1 bin=$2
 shift 2
+port=5432
+for option; do
+  case $option in port=*) port=${option#port=} ;; esac
+done
 as=
 if [ "$(id -u)" = 0 ]; then
   chown postgres "$folder"
@@ -43,7 +47,7 @@ $as "$bin/initdb" -D "$folder/data" -U forge -A trust -E UTF8 --locale=C --no-sy
 $as "$bin/postgres" -D "$folder/data" -k "$folder" -c listen_addresses= -c max_connections=500 \
   -c shared_buffers=64MB -c max_wal_size=256MB "$@" >>"$folder/log" 2>&1 &
 pid=$!
-until "$bin/pg_isready" -q -h "$folder"; do kill -0 "$pid"; sleep 0.05; done
+until "$bin/pg_isready" -q -h "$folder" -p "$port"; do kill -0 "$pid"; sleep 0.05; done
 echo ready
 cat >/dev/null
 "#;

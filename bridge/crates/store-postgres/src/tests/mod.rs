@@ -2,6 +2,7 @@
 
 mod cluster;
 mod commit;
+mod encryption;
 mod faults;
 mod nodes;
 mod pooler;

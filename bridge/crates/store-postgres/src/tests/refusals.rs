@@ -99,7 +99,11 @@ fn a_url_is_read_and_never_repeated() {
         ),
         (
             "postgres://forge:secret@host/store?sslmode=maybe",
-            "is not one of PostgreSQL",
+            "sslmode=maybe is none of",
+        ),
+        (
+            "postgres://forge:secret@host/store?sslrootcert=/none",
+            "cannot be used: /none: ",
         ),
     ] {
         let Err(error) = Target::new(url, None) else {
