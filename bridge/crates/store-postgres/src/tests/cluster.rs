@@ -30,7 +30,10 @@ folder=$1 bin=$2
 shift 2
 port=5432
 for option; do
-  case $option in port=*) port=${option#port=} ;; esac
+  case $option in
+    port=*) port=${option#port=} ;;
+    hot_standby=on) standby=yes ;;
+  esac
 done
 as=
 if [ "$(id -u)" = 0 ]; then
@@ -44,6 +47,7 @@ end() {
 }
 trap end EXIT
 $as "$bin/initdb" -D "$folder/data" -U forge -A trust -E UTF8 --locale=C --no-sync >"$folder/log" 2>&1
+[ -z "$standby" ] || $as touch "$folder/data/standby.signal"
 $as "$bin/postgres" -D "$folder/data" -k "$folder" -c listen_addresses= -c max_connections=500 \
   -c shared_buffers=64MB -c max_wal_size=256MB "$@" >>"$folder/log" 2>&1 &
 pid=$!
@@ -59,7 +63,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a server with these options.
+    /// Starts a server with these options; with `hot_standby=on`, one that follows a primary that is never there.
     pub(crate) fn start(options: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap().keep();
         let mut keeper = Command::new("sh")

@@ -1,11 +1,15 @@
 //! Databases that are refused, each with one line.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use forge_store::Config;
 use forge_store::contract::sample::{accept, task};
 use forge_store::roles::Maintenance as _;
 
 use super::cluster::{Cluster, Database, cluster, run};
 use super::new_store;
+use crate::engine::link::Link;
 use crate::{Postgres, Target};
 
 async fn refused(target: Target) -> String {
@@ -28,6 +32,11 @@ async fn a_server_that_can_lose_commits_is_refused() {
         let message = refused(server.target("postgres", "forge")).await;
         says(&message, &format!("{setting} is off; set it to on"));
     }
+    let names_standbys = ["-c", "synchronous_standby_names=*"];
+    let local = ["-c", "synchronous_commit=local"];
+    let server = Cluster::start(&[names_standbys, local].concat());
+    let message = refused(server.target("postgres", "forge")).await;
+    says(&message, "synchronous_commit is local");
     let database = Database::new();
     database.create().await;
     let name = &database.name;
@@ -45,6 +54,45 @@ async fn a_server_that_can_lose_commits_is_refused() {
         .unwrap();
     accept(&store, task("t")).await;
     store.close().await;
+}
+
+#[tokio::test]
+async fn a_standby_is_refused() {
+    let server = Cluster::start(&["-c", "hot_standby=on"]);
+    let message = refused(server.target("postgres", "forge")).await;
+    says(&message, "is a standby, which cannot be written");
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_connect_is_told_why() {
+    let rules = tempfile::NamedTempFile::new().unwrap();
+    let open = Permissions::from_mode(0o644);
+    std::fs::set_permissions(rules.path(), open).unwrap();
+    let lines = "local all forge trust\nlocal all all scram-sha-256\n";
+    std::fs::write(rules.path(), lines).unwrap();
+    let file = format!("hba_file={}", rules.path().display());
+    let server = Cluster::start(&["-c", &file]);
+    let mut link = Link::connect(&server.target("postgres", "forge"))
+        .await
+        .unwrap();
+    let users = "CREATE ROLE secured LOGIN PASSWORD 'right';
+                 CREATE ROLE limited LOGIN PASSWORD 'right' CONNECTION LIMIT 0";
+    link.run(users).await.unwrap();
+    let folder = server.folder.display().to_string().replace('/', "%2F");
+    for (user, password, expected) in [
+        ("secured", Some("wrong"), "password authentication failed"),
+        ("secured", None, "password missing"),
+        ("limited", Some("right"), "too many connections for role"),
+        ("secured", Some("right"), "permission denied for"),
+    ] {
+        let url = format!("postgres://{user}@{folder}/postgres");
+        let message = refused(Target::new(&url, password).unwrap()).await;
+        says(&message, expected);
+        assert!(
+            !message.contains("right") && !message.contains("wrong"),
+            "{message}"
+        );
+    }
 }
 
 #[tokio::test]
