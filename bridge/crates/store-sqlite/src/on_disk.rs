@@ -12,7 +12,7 @@ use forge_store::{Config, Store};
 use crate::Sqlite;
 
 forge_store::contract_tests!(crate::on_disk::on_disk);
-forge_store::model_tests!(crate::on_disk::on_disk);
+forge_store::model_tests!(crate::on_disk::on_disk, 12);
 
 pub(crate) struct OnDisk {
     folder: std::sync::Mutex<tempfile::TempDir>,

@@ -9,27 +9,22 @@ use forge_store::record::{Acceptance, Begun, Content, IdempotencyKey, Known, Lea
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
 
-use super::rows::{BodyRow, DispatchRow, EventRow, KeyRow, NewBody, SessionRow, phase};
+use super::rows::{BodyRow, DispatchRow, EventRow, KeyRow, NewBody, SessionRow, Whole, phase};
 use super::turns::Place;
+use crate::Postgres;
 use crate::batch::{Needs, Rows, Stop};
 use crate::rows::statement::params;
-use crate::rows::table::{Fields as _, columns};
-use crate::{Columns, Postgres};
 
 #[async_trait]
 impl Accept for Postgres {
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         let sql = format!(
-            "SELECT {}, {} FROM key k JOIN dispatch d ON d.id = k.dispatch JOIN body b ON b.id = d.id
+            "SELECT {} FROM key k JOIN dispatch d ON d.id = k.dispatch JOIN body b ON b.id = d.id
              WHERE k.value = $1",
-            columns::<DispatchRow>("d."),
-            columns::<BodyRow>("b.")
+            Whole::columns()
         );
-        let read = |row: &mut Columns<'_>| {
-            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
-            Ok(known(&dispatch, &body))
-        };
-        self.one(sql, params![KeyRow::of(key)], read).await
+        let found = self.one(sql, params![KeyRow::of(key)], Whole::read).await?;
+        Ok(found.map(|whole| known(&whole.dispatch, &whole.body)))
     }
 
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {

@@ -12,11 +12,10 @@ use forge_store::{Error, Result};
 use super::execute::of;
 use super::queue::{can_enter, enter};
 use super::read::page;
-use super::rows::{BodyRow, DecisionRow, DispatchRow, phase};
+use super::rows::{DecisionRow, Whole, phase};
 use crate::Postgres;
 use crate::batch::Rows;
 use crate::rows::statement::params;
-use crate::rows::table::{Fields as _, columns};
 
 #[async_trait]
 impl Approvals for Postgres {
@@ -58,21 +57,20 @@ impl Approvals for Postgres {
             ApprovalStatus::Rejected => "NOT c.approved",
         };
         let sql = format!(
-            "SELECT d.seq, {}, {}, c.at, c.by, c.reason FROM dispatch d JOIN body b ON b.id = d.id
+            "SELECT d.seq, {}, c.at, c.by, c.reason FROM dispatch d JOIN body b ON b.id = d.id
                LEFT JOIN decision c ON c.id = d.id
              WHERE {which} AND d.seq < $1 ORDER BY d.seq DESC LIMIT $2",
-            columns::<DispatchRow>("d."),
-            columns::<BodyRow>("b.")
+            Whole::columns()
         );
         let (before, most) = (before.unwrap_or(u64::MAX), limit.saturating_add(1));
         let found = self.all(sql, params![before, most], |row| {
             let seq = row.next()?;
-            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
+            let whole = Whole::read(row)?;
             let (at, by, reason): (Option<_>, Option<_>, _) =
                 (row.next()?, row.next()?, row.next()?);
             let decision = at.zip(by).map(|(at, by)| Decision { at, by, reason });
             let approval = Approval {
-                dispatch: dispatch.record(&body),
+                dispatch: whole.record(),
                 status,
                 decision,
             };

@@ -14,7 +14,7 @@ use forge_store::roles::Executions;
 use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
-use super::rows::{BodyRow, DecisionRow, DeliveryRow, DispatchRow, ResultRow, phase};
+use super::rows::{DecisionRow, DeliveryRow, DispatchRow, ResultRow, Whole, phase};
 use super::signals;
 use crate::batch::{EventsPlace, Needs, Rows, Stop};
 use crate::rows::statement::{Statement, params};
@@ -152,17 +152,18 @@ impl Executions for Postgres {
 
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
         let sql = format!(
-            "SELECT {}, {}, b.request FROM dispatch d JOIN body b ON b.id = d.id
+            "SELECT {}, b.request FROM dispatch d JOIN body b ON b.id = d.id
              WHERE d.phase = 4 AND d.epoch < $1 ORDER BY d.seq LIMIT $2",
-            columns::<DispatchRow>("d."),
-            columns::<BodyRow>("b.")
+            Whole::columns()
         );
         self.all(sql, params![self.epoch(), limit], |row| {
-            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
+            let whole = Whole::read(row)?;
+            let record = whole.record();
+            let dispatch = whole.dispatch;
             Ok(Interrupted {
                 attempt: dispatch.attempts,
                 cancel_requested: dispatch.cancel_requested,
-                dispatch: dispatch.record(&body),
+                dispatch: record,
                 request: row.next()?,
                 recorded_session: dispatch.recorded_session,
                 spent: dispatch.spent,

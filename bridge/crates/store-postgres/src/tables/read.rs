@@ -11,9 +11,8 @@ use forge_store::record::{
 use forge_store::roles::Records;
 use forge_store::{Error, Result, rules};
 
-use super::rows::{BodyRow, DispatchRow};
+use super::rows::Whole;
 use crate::rows::statement::params;
-use crate::rows::table::{Fields as _, columns};
 use crate::{Columns, Postgres};
 
 /// Columns of a result `r`: its text, the number of the events up to it, and the position of the last of them.
@@ -56,23 +55,19 @@ impl Records for Postgres {
         let is_bounded = filter.run_id.is_none() && filter.status != Some(Status::Running);
         let range = self.range(filter.before, is_bounded).await?;
         let sql = format!(
-            "SELECT d.seq, {}, {} FROM dispatch d JOIN body b ON b.id = d.id
+            "SELECT d.seq, {} FROM dispatch d JOIN body b ON b.id = d.id
              WHERE d.seq < $1 AND d.seq >= $2 AND {status} AND ($3 IS NULL OR d.provider = $3)
                AND ($4 IS NULL OR b.agent_id = $4) AND ($5 IS NULL OR b.run_id = $5) AND b.accepted_at >= $6
              ORDER BY d.seq DESC LIMIT $7",
-            columns::<DispatchRow>("d."),
-            columns::<BodyRow>("b.")
+            Whole::columns()
         );
         let (before, floor) = (range.before, range.floor);
         let since = filter.since.unwrap_or(Timestamp::MIN);
         let limit = filter.limit.saturating_add(1);
         let (provider, agent, run) = (&filter.provider, &filter.agent_id, &filter.run_id);
         let params = params![before, floor, *provider, *agent, *run, since, limit];
-        let found = self.all(sql, params, |row| {
-            let seq = row.next()?;
-            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
-            Ok((seq, dispatch.record(&body)))
-        });
+        let read = |row: &mut Columns<'_>| Ok((row.next()?, Whole::read(row)?.record()));
+        let found = self.all(sql, params, read);
         Ok(page(found.await?, filter.limit, range.rest))
     }
 
@@ -138,18 +133,15 @@ impl Postgres {
         params: Vec<crate::Param<'_>>,
     ) -> Result<Vec<DispatchRecord>> {
         let sql = format!(
-            "SELECT {}, {}, {RESULT} FROM body b JOIN dispatch d ON d.id = b.id
+            "SELECT {}, {RESULT} FROM body b JOIN dispatch d ON d.id = b.id
                LEFT JOIN result r ON r.id = b.id
              WHERE {which}",
-            columns::<DispatchRow>("d."),
-            columns::<BodyRow>("b.")
+            Whole::columns()
         );
         self.all(sql, params, |row| {
-            let (dispatch, body) = (DispatchRow::read(row)?, BodyRow::read(row)?);
-            Ok(DispatchRecord {
-                result: self.result(row)?,
-                ..dispatch.record(&body)
-            })
+            let record = Whole::read(row)?.record();
+            let result = self.result(row)?;
+            Ok(DispatchRecord { result, ..record })
         })
         .await
     }

@@ -7,13 +7,15 @@ use serde_json::value::RawValue;
 
 use forge_base::digest::Digest;
 use forge_base::id::{DispatchId, RunId};
+use forge_store::Result;
 use forge_store::record::{
     Callback, Decision, DeliveryAttempt, DeliveryState, DispatchRecord, DispatchState,
     IdempotencyKey, KeySpace,
 };
 use forge_store::transition::{Stage, Standing};
 
-use crate::rows::table::{fields, row};
+use crate::Columns;
+use crate::rows::table::{Fields, columns, fields, row};
 
 /// `dispatch.phase`. Queries that use a partial index spell the number, as the index does.
 pub(crate) mod phase {
@@ -162,5 +164,28 @@ row! {
     EventRow {
         before: u64, count: u64, dispatch: Option<DispatchId>, run: Option<RunId>, seq: u64, attempt: u32,
         provider: String, unbound_at: Option<Timestamp>, body: String,
+    }
+}
+
+/// A dispatch with its accepted data.
+pub(crate) struct Whole {
+    pub(crate) dispatch: DispatchRow,
+    pub(crate) body: BodyRow,
+}
+
+impl Whole {
+    /// Columns of `read`, of `dispatch AS d` and `body AS b`.
+    pub(crate) fn columns() -> String {
+        let (own, accepted) = (columns::<DispatchRow>("d."), columns::<BodyRow>("b."));
+        format!("{own}, {accepted}")
+    }
+
+    pub(crate) fn read(columns: &mut Columns<'_>) -> Result<Self> {
+        let (dispatch, body) = (Fields::read(columns)?, Fields::read(columns)?);
+        Ok(Self { dispatch, body })
+    }
+
+    pub(crate) fn record(&self) -> DispatchRecord {
+        self.dispatch.record(&self.body)
     }
 }

@@ -41,8 +41,11 @@ if [ "$(id -u)" = 0 ]; then
   as="setpriv --reuid postgres --regid postgres --clear-groups"
 fi
 end() {
-  [ -z "$pid" ] || kill -QUIT "$pid" 2>/dev/null || true
-  wait
+  pid=$(head -n 1 "$folder/data/postmaster.pid" 2>/dev/null) || true
+  if [ -n "$pid" ]; then
+    kill -QUIT "$pid" 2>/dev/null || true
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
+  fi
   rm -rf "$folder"
 }
 trap end EXIT
@@ -83,6 +86,19 @@ impl Cluster {
             folder,
             _keeper: keeper,
         }
+    }
+
+    /// Stops the server as if its machine had failed, and starts it again.
+    pub(crate) async fn crash(&self) {
+        let script = r#"
+            as=; [ "$(id -u)" != 0 ] || as="setpriv --reuid postgres --regid postgres --clear-groups"
+            exec $as "$2/pg_ctl" -D "$1/data" -m immediate -s -w -l "$1/data/log" restart"#;
+        let mut restart = Command::new("sh");
+        restart
+            .args(["-c", script, "sh"])
+            .args([&self.folder, &programs()]);
+        let done = tokio::task::spawn_blocking(move || restart.status());
+        assert!(done.await.unwrap().unwrap().success());
     }
 
     /// Address of a database.

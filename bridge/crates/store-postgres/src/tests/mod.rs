@@ -2,6 +2,7 @@
 
 mod cluster;
 mod commit;
+mod crash;
 mod encryption;
 mod faults;
 mod nodes;
@@ -24,7 +25,7 @@ use crate::{Postgres, Target};
 use cluster::Database;
 
 forge_store::contract_tests!(crate::tests::in_database);
-forge_store::model_tests!(crate::tests::in_database);
+forge_store::model_tests!(crate::tests::in_database, 3);
 
 pub(crate) struct InDatabase {
     database: Database,
@@ -64,19 +65,20 @@ impl Killable for InDatabase {
     }
 
     async fn problems(&self) -> Vec<String> {
-        let mut link = Link::connect(&self.database.target()).await.unwrap();
-        let mut problems = Vec::new();
-        for (sql, problem) in IMPOSSIBLE {
-            let answer = link
-                .send(&[&Statement::new(sql, Vec::new())])
-                .await
-                .unwrap();
-            if !answer[0].is_empty() {
-                problems.push(problem.to_owned());
-            }
-        }
-        problems
+        problems(self.database.target()).await
     }
+}
+
+async fn problems(target: Target) -> Vec<String> {
+    let mut link = Link::connect(&target).await.unwrap();
+    let mut problems = Vec::new();
+    for (sql, problem) in IMPOSSIBLE {
+        let answer = link.send(&[&Statement::new(sql, Vec::new())]).await;
+        if !answer.unwrap()[0].is_empty() {
+            problems.push(problem.to_owned());
+        }
+    }
+    problems
 }
 
 /// Rows that contradict each other.

@@ -1,11 +1,8 @@
 //! Random sequences of changes, applied to the store in memory and to another one: both must answer alike after every
 //! step, including restarts and kills. A failing sequence is shrunk and printed with its seed; `FORGE_MODEL_SEED`
 //! repeats it, `FORGE_MODEL_CASES` and `FORGE_MODEL_STEPS` extend the test.
-#![allow(
-    clippy::print_stdout,
-    reason = "the seed, which repeats a sequence, belongs to the output of the test"
-)]
 
+mod cases;
 mod runs;
 mod signals;
 mod step;
@@ -13,10 +10,6 @@ mod step;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
-
-use async_trait::async_trait;
-use proptest::prelude::*;
-use proptest::test_runner::{RngSeed, TestRunner};
 
 use crate::contract::Subject;
 use crate::contract::judgement::charge;
@@ -32,10 +25,15 @@ use crate::record::{
 };
 use crate::roles::{EventLog as _, Executions as _, Records as _};
 use crate::{Error, Store};
+use async_trait::async_trait;
 use forge_base::event::kind;
 use forge_base::id::{DeliveryId, DispatchId, RunId};
 
-use step::{Step, step, step_of_runs, step_of_signals};
+use step::Step;
+
+pub use cases::{
+    answers_about_runs_as_the_model, answers_about_signals_as_the_model, answers_as_the_model,
+};
 
 /// A store that can be killed.
 #[async_trait]
@@ -444,67 +442,6 @@ impl Pair {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
-}
-
-/// Changes of every kind.
-pub fn answers_as_the_model<K: Killable>(new: fn() -> K) {
-    compare(24, step(), new);
-}
-
-/// Mostly changes of signals.
-pub fn answers_about_signals_as_the_model<K: Killable>(new: fn() -> K) {
-    compare(12, step_of_signals(), new);
-}
-
-/// Mostly changes of runs.
-pub fn answers_about_runs_as_the_model<K: Killable>(new: fn() -> K) {
-    compare(12, step_of_runs(), new);
-}
-
-/// Declares the tests for the stores that `$open` makes.
-#[macro_export]
-macro_rules! model_tests {
-    ($open:path) => {
-        $crate::model_tests! {
-            @cases $open => answers_as_the_model answers_about_signals_as_the_model answers_about_runs_as_the_model
-        }
-    };
-    (@cases $open:path => $($name:ident)+) => {
-        mod model {$(
-            #[test]
-            fn $name() {
-                $crate::contract::model::$name($open);
-            }
-        )+}
-    };
-}
-
-fn compare<K: Killable>(cases: u32, step: impl Strategy<Value = Step>, new: fn() -> K) {
-    let seed = number("FORGE_MODEL_SEED").unwrap_or_else(rand::random);
-    let steps = number("FORGE_MODEL_STEPS").map_or(60, |steps| steps as usize);
-    println!("FORGE_MODEL_SEED={seed}");
-    let mut runner = TestRunner::new(ProptestConfig {
-        cases: number("FORGE_MODEL_CASES").map_or(cases, |cases| cases as u32),
-        failure_persistence: None,
-        rng_seed: RngSeed::Fixed(seed),
-        ..ProptestConfig::default()
-    });
-    let sequences = prop::collection::vec((step, 0..4i64), 1..steps);
-    let outcome = runner.run(&sequences, |steps| {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(run(Box::new(new()), steps));
-        Ok(())
-    });
-    if let Err(failure) = outcome {
-        panic!("FORGE_MODEL_SEED={seed}: {failure}");
-    }
-}
-
 /// Repeats `sweep` until nothing is left: a step on disk also ends after a time limit. Returns the numbers of dispatches
 /// and of runs that were removed.
 async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> (u64, u64) {
@@ -517,27 +454,4 @@ async fn sweep_all(store: &dyn Store, now: i64, limit: usize) -> (u64, u64) {
             return (dispatches, runs);
         }
     }
-}
-
-async fn run(disk: Box<dyn Killable>, steps: Vec<(Step, i64)>) {
-    let mut pair = Pair {
-        model: Memory::new(),
-        store: disk.open().await,
-        disk,
-        dispatches: Vec::new(),
-        deliveries: Vec::new(),
-        leases: Vec::new(),
-        runs: Vec::new(),
-        has_removed_signals: false,
-        now: 1,
-    };
-    for (step, passes) in steps {
-        pair.now += passes;
-        pair.make(step).await;
-        pair.look().await;
-    }
-    let mut problems = pair.disk.problems().await;
-    // Steps finish dispatches without the delivery that they owe.
-    problems.retain(|problem| !problem.ends_with("a callback have no delivery"));
-    assert_eq!(problems, Vec::<String>::new());
 }
