@@ -2,7 +2,7 @@
 //! all that belongs to the agents of another adapter.
 //!
 //! Not attacked: by the library in the bridge its process, which is its own; by the one apart its own process, and the
-//! files of its user; by an agent of the bridge's user these files (`SECURITY.md`).
+//! files of its user; by an agent of the bridge's user these files (`docs/security.md`).
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
