@@ -16,7 +16,7 @@ adapters() {
 
 lay() {
   local from=$1 to=$2 adapter shell file
-  mkdir -p "$to"/{plugins,config,completions,man}
+  mkdir -p "$to"/{plugins,config,docs,completions,man}
   install -m 0755 "$from/forge-bridge" "$from/forge" "$from/forg" "$from/forg-conformance" "$to/"
   for adapter in $(adapters); do
     install -m 0644 "$from/libforge_adapter_${adapter//-/_}.so" "$to/plugins/"
@@ -29,6 +29,7 @@ lay() {
   mkdir "$to/config/deploy"
   cp config/deploy/{README.md,forge-bridge.service,kubernetes.yaml} "$to/config/deploy/"
   cp README.md CHANGELOG.md LICENSE-* "$to/"
+  cp docs/*.md "$to/docs/"
   for shell in bash:forge-bridge.bash elvish:forge-bridge.elv fish:forge-bridge.fish \
     powershell:_forge-bridge.ps1 zsh:_forge-bridge; do
     file=${shell#*:}

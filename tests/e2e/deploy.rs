@@ -190,6 +190,7 @@ fn a_release_finds_its_plugins_beside_it() {
             "",
             "LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md forge forge-bridge",
         ),
+        ("docs", "operate.md receive.md"),
         ("config", "forge-bridge.toml"),
         ("config/deploy", "forge-bridge.service"),
         ("config/grafana", "forge-bridge.json"),
