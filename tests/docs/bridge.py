@@ -47,6 +47,7 @@ class Bridge:
             "BRIDGE_PLUGIN_PATH": PLUGINS,
             "BRIDGE_CALLBACK_ALLOW": "loopback",
             "BRIDGE_DRAIN_ACCEPT": "0s",
+            "BRIDGE_DRAIN_GRACE": "1s",
             "FORG_AGENT_URL": f"http://127.0.0.1:{self.agent_port}",
             **variables,
         }
