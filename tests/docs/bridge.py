@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
-import socket
 import subprocess
+import urllib.request
 from pathlib import Path
 
 from blocks import Block
@@ -16,20 +17,12 @@ PLUGINS = os.environ.get("FORGE_PLUGINS") or str(PROGRAM.parent)
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
-def free_port() -> int:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        return int(held.getsockname()[1])
-
-
 class Bridge:
     """A bridge with this configuration, in the default folders below `home`."""
 
     def __init__(self, home: Path, settings: str = "", **variables: str) -> None:
         self.home = home
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.agent_port = free_port()
+        self.url = ""
         (home / "forge-bridge.toml").write_text(settings)
         programs = home / "bin"
         programs.mkdir()
@@ -42,21 +35,16 @@ class Bridge:
             "PATH": f"{programs}:{os.environ['PATH']}",
             "HOME": str(home),
             "LANG": "C.UTF-8",
-            "BRIDGE_LISTEN": f"127.0.0.1:{self.port}",
-            "BRIDGE_SIGNALS_LISTEN": f"127.0.0.1:{self.agent_port}",
+            "BRIDGE_LISTEN": "127.0.0.1:0",
+            "BRIDGE_SIGNALS_LISTEN": "127.0.0.1:0",
             "BRIDGE_PLUGIN_PATH": PLUGINS,
             "BRIDGE_CALLBACK_ALLOW": "loopback",
             "BRIDGE_DRAIN_ACCEPT": "0s",
             "BRIDGE_DRAIN_GRACE": "1s",
-            "FORG_AGENT_URL": f"http://127.0.0.1:{self.agent_port}",
             **variables,
         }
         # Addresses as the pages have them, and as they are here.
-        self.addresses = {
-            "127.0.0.1:7420": f"127.0.0.1:{self.port}",
-            "localhost:7420": f"127.0.0.1:{self.port}",
-            "127.0.0.1:6247": f"127.0.0.1:{self.agent_port}",
-        }
+        self.addresses: dict[str, str] = {}
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -70,12 +58,18 @@ class Bridge:
                 stdout=output,
                 stderr=output,
             )
-        while b"listening on http" not in log.read_bytes():
+        while not (found := re.search(r"listening on (http://[\d.:]+)", log.read_text())):
             try:
                 self._child.wait(0.02)
             except subprocess.TimeoutExpired:
                 continue
             raise RuntimeError(f"the bridge ended:\n{log.read_text()}")
+        self.url = found[1]
+        with urllib.request.urlopen(f"{self.url}/api/health") as answer:
+            agent = json.load(answer)["signals"]["agent"]
+        self.variables |= {"BRIDGE_URL": self.url, "FORG_AGENT_URL": f"http://{agent}"}
+        here = self.url.removeprefix("http://")
+        self.addresses |= {"127.0.0.1:7420": here, "localhost:7420": here, "127.0.0.1:6247": agent}
 
     def stop(self) -> None:
         if self._child is not None:

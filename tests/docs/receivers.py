@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import http.server
-import socketserver
+import socket
 import threading
 
 from forge_bridge import WebhookError, verify_webhook
 
 
+def reserve() -> socket.socket:
+    """A port that no other process gets, and that refuses connections until a receiver has it."""
+    reserved = socket.socket()
+    reserved.bind(("127.0.0.1", 0))
+    return reserved
+
+
+def address(of: socket.socket) -> str:
+    return f"127.0.0.1:{of.getsockname()[1]}"
+
+
 class Receiver:
     """Answers each callback with this status and text; with the status 0 it verifies the signature and answers 204 or 401."""
 
-    def __init__(self, port: int, secret: str, status: int = 0, text: str = "") -> None:
+    def __init__(self, reserved: socket.socket, secret: str, status: int = 0, text: str = "") -> None:
         self.status, self.text = status, text
         receiver = self
 
@@ -35,12 +46,10 @@ class Receiver:
             def log_message(self, *_: object) -> None:
                 pass
 
-        class Server(http.server.ThreadingHTTPServer):
-            def server_bind(self) -> None:
-                # Without the look-up of a name for the address.
-                socketserver.TCPServer.server_bind(self)
-
-        self._server = Server(("127.0.0.1", port), Handler)
+        self._server = http.server.ThreadingHTTPServer(reserved.getsockname(), Handler, bind_and_activate=False)
+        self._server.socket.close()
+        self._server.socket = reserved
+        self._server.server_activate()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:

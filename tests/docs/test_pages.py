@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -25,8 +25,8 @@ from typing import Any
 
 import pytest
 from blocks import ROOT, Block, blocks, of
-from bridge import PLUGINS, SECRET, Bridge, free_port
-from receivers import Receiver
+from bridge import PLUGINS, SECRET, Bridge
+from receivers import Receiver, address, reserve
 
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 # Languages of blocks, and the pages whose tests run those of a language; without pages the language is only read.
@@ -38,6 +38,11 @@ RUN = {
     "rust": ["receive.md"],
 }
 READ = {"json", "text", "toml"}
+# Further files whose links are followed.
+LINKING = [
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "adapters/README.md", "config/README.md"),
+    *("config/deploy/README.md", "examples/README.md", "plugins/README.md", "tests/README.md", "tests/bench/README.md"),
+]
 
 
 def test_every_block_is_run_or_has_a_reason() -> None:
@@ -62,13 +67,13 @@ def test_a_page_says_for_whom_it_is_within_its_length(page: str) -> None:
     assert len(lines) <= 250, f"{page} has {len(lines)} lines"
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*(f"docs/{page}" for page in PAGES), *LINKING])
 def test_links_lead_to_files_and_headings(page: str) -> None:
-    for text, target in re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", (ROOT / "docs" / page).read_text()):
+    for text, target in re.findall(r"\[([^\]]*)\]\(([^)\s]+)\)", (ROOT / page).read_text()):
         if target.startswith("http"):
             continue
         path, _, anchor = target.partition("#")
-        file = (ROOT / "docs" / path).resolve() if path else ROOT / "docs" / page
+        file = (ROOT / page).parent / path if path else ROOT / page
         assert file.exists(), f"{page}: [{text}]({target})"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
@@ -112,6 +117,16 @@ def until(what: str, true: Callable[[], Any]) -> None:
 # ---- receive.md
 
 
+def port_for_a_program() -> int:
+    """A port that nothing listens at, outside of those that systems give to others who ask for any."""
+    while True:
+        port = random.randrange(20000, 32000)
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/").close()
+        except OSError:
+            return port
+
+
 def js(code: str, folder: Path) -> list[str]:
     file = folder / "receiver.mjs"
     file.write_text(code)
@@ -147,7 +162,7 @@ def test_a_receiver_accepts_what_the_bridge_sends_and_refuses_the_rest(
     block: Block, start: Callable[..., Bridge], tmp_path: Path
 ) -> None:
     bridge = start(BRIDGE_CALLBACK_SECRETS=SECRET)
-    port = free_port()
+    port = port_for_a_program()
     assert "8080" in block.code
     command = BUILDS[block.language](block.code.replace("8080", str(port)), tmp_path)
     bridge.addresses["127.0.0.1:8080"] = f"127.0.0.1:{port}"
@@ -196,17 +211,17 @@ health_message = "api.acme.example does not answer: connection refused"
 
 def test_the_bad_night(start: Callable[..., Bridge]) -> None:
     bridge = start(OPERATE, BRIDGE_ADAPTERS="echo,acme-ai", BRIDGE_CALLBACK_SECRETS=SECRET)
-    down, refusing = free_port(), free_port()
-    bridge.addresses |= {"127.0.0.1:9100": f"127.0.0.1:{down}", "127.0.0.1:9200": f"127.0.0.1:{refusing}"}
+    down, refusing = reserve(), reserve()
+    bridge.addresses |= {"127.0.0.1:9100": address(down), "127.0.0.1:9200": address(refusing)}
     receiver = Receiver(refusing, SECRET, 422, '{"error":"unknown member: usage"}')
     for number in range(24):
-        post(bridge, taskId=f"order-{number}", provider="echo", callbackUrl=f"http://127.0.0.1:{down}/results")
+        post(bridge, taskId=f"order-{number}", provider="echo", callbackUrl=f"http://{address(down)}/results")
     post(bridge, taskId="wait-1", provider="acme-ai")
     post(bridge, taskId="later-1", provider="echo", notBefore="2126-11-27T00:00:00Z", queueTimeoutSeconds=86400)
     for number in (1, 2):
         post(bridge, taskId=f"sess-{number}", provider="echo", model="slow:600000", timeout=900, sessionId="s")
     for number in (1, 2, 3):
-        post(bridge, taskId=f"bill-{number}", provider="echo", callbackUrl=f"http://127.0.0.1:{refusing}/results")
+        post(bridge, taskId=f"bill-{number}", provider="echo", callbackUrl=f"http://{address(refusing)}/results")
     until("dead letters", lambda: get(bridge, "/api/health")["deliveries"] == {"pending": 24, "dead": 3})
     until("an open circuit", lambda: get(bridge, "/api/v2/deliveries/destinations")["destinations"])
     recovered = []
@@ -253,24 +268,20 @@ def test_tokens_and_keys(start: Callable[..., Bridge]) -> None:
 
 
 def test_a_service_is_called(start: Callable[..., Bridge], tmp_path: Path) -> None:
-    port = free_port()
-    program = [sys.executable, str(ROOT / "plugins/examples/billing-python/billing.py"), str(port)]
-    service = subprocess.Popen(program, stdout=subprocess.DEVNULL)
+    program = [sys.executable, str(ROOT / "plugins/examples/billing-python/billing.py"), "0"]
+    service = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     try:
-        until("the service", lambda: listens(port))
+        assert service.stdout
+        found = re.search(r"http://[\d.:]+", service.stdout.readline())
+        assert found
         bridge = start((ROOT / "config/examples/external.toml").read_text())
-        bridge.command("forge", "manifest", "import", f"http://127.0.0.1:{port}/manifest")
+        bridge.command("forge", "manifest", "import", f"{found[0]}/manifest")
         until("its entries", lambda: get(bridge, "/api/health")["services"]["known"] == 1)
         [call] = of("external-services.md", "sh")
         assert json.loads(bridge.shell(call))["result"]["title"] == "Invoice"
     finally:
         service.kill()
         service.wait()
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_run_without_a_model_ends(start: Callable[..., Bridge], tmp_path: Path) -> None:
@@ -294,7 +305,7 @@ def test_a_run_without_a_model_ends(start: Callable[..., Bridge], tmp_path: Path
 
 def test_signals_are_sent_and_read(start: Callable[..., Bridge], tmp_path: Path) -> None:
     bridge = start()
-    bridge.variables |= {"TOKEN": "0123456789abcdef0123456789abcdef", "BRIDGE_URL": bridge.url}
+    bridge.variables["TOKEN"] = "0123456789abcdef0123456789abcdef"
     shutil.copy(ROOT / "config/examples/signal-rules.json", tmp_path / "rules.json")
     record = {"adapter": "test", "model": "m", "tokens_in": 1, "tokens_out": 1, "ts": "2026-11-25T10:00:00Z"}
     (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
