@@ -8,7 +8,6 @@
 )]
 mod receiver;
 
-use std::future::IntoFuture as _;
 use std::process::{Command, Stdio};
 
 use tokio_util::task::TaskTracker;
