@@ -31,7 +31,10 @@ from receivers import Receiver, address, reserve
 PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 # Languages of blocks, and the pages whose tests run those of a language; without pages the language is only read.
 RUN = {
-    "sh": ["adapters.md", "external-services.md", "operate.md", "receive.md", "runs.md", "security.md", "signals.md"],
+    "sh": [
+        *("adapters.md", "external-services.md", "management.md", "operate.md", "receive.md", "runs.md", "security.md"),
+        "signals.md",
+    ],
     "js": ["receive.md"],
     "python": ["adapters.md", "receive.md"],
     "go": ["receive.md"],
@@ -264,7 +267,7 @@ def test_tokens_and_keys(start: Callable[..., Bridge]) -> None:
         bridge.run(block)
 
 
-# ---- external-services.md, runs.md, signals.md
+# ---- external-services.md, management.md, runs.md, signals.md
 
 
 def test_a_service_is_called(start: Callable[..., Bridge], tmp_path: Path) -> None:
@@ -282,6 +285,14 @@ def test_a_service_is_called(start: Callable[..., Bridge], tmp_path: Path) -> No
     finally:
         service.kill()
         service.wait()
+
+
+def test_agents_are_pushed_and_compared(start: Callable[..., Bridge], tmp_path: Path) -> None:
+    bridge = start(BRIDGE_ADAPTERS="manager")
+    (tmp_path / "SOUL.md").write_text("Kind.\n")
+    (tmp_path / "SKILL.md").write_text("---\nname: plums\ndescription: Plums\n---\nPick plums.\n")
+    for block in of("management.md", "sh"):
+        bridge.run(block)
 
 
 def test_a_run_without_a_model_ends(start: Callable[..., Bridge], tmp_path: Path) -> None:
