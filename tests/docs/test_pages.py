@@ -36,6 +36,7 @@ RUN = {
         "signals.md",
     ],
     "js": ["receive.md"],
+    "ts": ["external-services.md"],
     "python": ["adapters.md", "receive.md"],
     "go": ["receive.md"],
     "rust": ["receive.md"],
@@ -130,13 +131,17 @@ def port_for_a_program() -> int:
             return port
 
 
+def package(folder: Path) -> None:
+    """Installs the client in `sdk/typescript`."""
+    place = folder / "node_modules/@forge-bridge/client"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(ROOT / "sdk/typescript")
+
+
 def js(code: str, folder: Path) -> list[str]:
     file = folder / "receiver.mjs"
     file.write_text(code)
-    package = folder / "node_modules/@forge-bridge/client"
-    package.parent.mkdir(parents=True, exist_ok=True)
-    if not package.exists():
-        package.symlink_to(ROOT / "sdk/typescript")
+    package(folder)
     return [os.environ.get("FORGE_NODE") or "node", str(file)]
 
 
@@ -270,6 +275,19 @@ def test_tokens_and_keys(start: Callable[..., Bridge]) -> None:
 # ---- external-services.md, management.md, runs.md, signals.md
 
 
+# Names the caller, as `external.auth = "dev-headers"` reads it.
+CALLER = """
+const send = globalThis.fetch;
+globalThis.fetch = (url, init) => {
+  const headers = { ...Object.fromEntries(new Headers(init?.headers)), "x-forge-user-id": "u1", "x-forge-role": "admin" };
+  return send(url, { ...init, headers });
+};
+"""
+PRINT = """
+console.log(JSON.stringify(await client.externalQuery(api.external.queries["billing.listInvoices"], {})));
+"""
+
+
 def test_a_service_is_called(start: Callable[..., Bridge], tmp_path: Path) -> None:
     program = [sys.executable, str(ROOT / "plugins/examples/billing-python/billing.py"), "0"]
     service = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
@@ -282,6 +300,15 @@ def test_a_service_is_called(start: Callable[..., Bridge], tmp_path: Path) -> No
         until("its entries", lambda: get(bridge, "/api/health")["services"]["known"] == 1)
         [call] = of("external-services.md", "sh")
         assert json.loads(bridge.shell(call))["result"]["title"] == "Invoice"
+        bridge.command("forge", "generate")
+        [client] = of("external-services.md", "ts")
+        package(tmp_path)
+        (tmp_path / "package.json").write_text('{"type": "module"}')
+        (tmp_path / "caller.js").write_text(CALLER)
+        (tmp_path / "client.ts").write_text(client.code.replace("http://127.0.0.1:7420", bridge.url) + PRINT)
+        node = [os.environ.get("FORGE_NODE") or "node", "--import", "./caller.js", "client.ts"]
+        ran = subprocess.run(node, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+        assert [invoice["title"] for invoice in json.loads(ran.stdout)] == ["Invoice", "Invoice"]
     finally:
         service.kill()
         service.wait()
