@@ -15,7 +15,6 @@ use super::{Shared, outcome};
 use crate::batch::{Needs, Placed, Rows, Stop, load};
 use crate::published::Identity;
 use crate::rows::statement::{Columns, Statement, params};
-use forge_base::failpoint;
 use forge_store::Error;
 use forge_store::retry::RetryDelays;
 
@@ -128,7 +127,6 @@ impl Writer {
     async fn write(&mut self, batch: Vec<QueuedChange>) -> bool {
         let mut left = vec![(batch, 1)];
         while let Some((mut batch, tries)) = left.pop() {
-            failpoint::point("store.batch");
             let begun = Instant::now();
             match self.commit(&mut batch).await {
                 Ok(placed) => {
@@ -137,7 +135,6 @@ impl Writer {
                     for change in batch {
                         change.answer(Ok(placed));
                     }
-                    failpoint::point("store.answered");
                 }
                 Err(Failure::RolledBack { .. }) if batch.len() > 1 => {
                     let second = batch.split_off(batch.len() / 2);
@@ -225,9 +222,7 @@ impl Writer {
             Vec::new(),
         );
         all.push(&end);
-        failpoint::point("store.commit.before");
         let sent = link.send(&all).await;
-        failpoint::point("store.commit.after");
         let base = match sent {
             Ok(answers) if !link.has_warned => outcome::base(&answers, event_count)?,
             Err(error @ LinkError::Statement(_)) => return Err(error.into()),
