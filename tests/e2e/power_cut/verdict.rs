@@ -307,6 +307,7 @@ fn dispatch() -> NewDispatch {
         ],
         start: None,
         is_held: false,
+        is_bound: false,
         queue_limit: u64::MAX,
     }
 }

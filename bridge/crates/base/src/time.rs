@@ -1,6 +1,7 @@
 //! Time format on the wire and in the store: RFC 3339, UTC, milliseconds, `Z`. Also the clock of the workers, which
 //! tests can move.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -13,6 +14,8 @@ pub enum Clock {
     /// System clock: follows its adjustments, and includes time asleep.
     #[default]
     System,
+    /// System clock, corrected to that of the database which several bridges share.
+    Corrected(&'static Offset),
     /// Wall clock driven by tokio's, so that tests with paused time can move it.
     Tokio { wall: Timestamp, since: Instant },
 }
@@ -29,8 +32,29 @@ impl Clock {
     pub fn now(&self) -> Timestamp {
         match self {
             Clock::System => Timestamp::now(),
+            Clock::Corrected(offset) => offset.apply(Timestamp::now()),
             Clock::Tokio { wall, since } => after(*wall, since.elapsed()),
         }
+    }
+}
+
+/// Measured difference of another clock to the system's; zero until it is measured.
+#[derive(Debug, Default)]
+pub struct Offset(AtomicI64);
+
+impl Offset {
+    /// Notes that the other clock showed `theirs` at `ours`.
+    pub fn measure(&self, ours: Timestamp, theirs: Timestamp) {
+        let offset = nanos(theirs).saturating_sub(nanos(ours));
+        self.0.store(offset, Ordering::Relaxed);
+    }
+
+    pub fn get(&self) -> SignedDuration {
+        SignedDuration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn apply(&self, ours: Timestamp) -> Timestamp {
+        ours.saturating_add(self.get()).unwrap_or(ours)
     }
 }
 
@@ -85,7 +109,7 @@ pub fn millis_option<S: Serializer>(
 mod tests {
     use std::time::Duration;
 
-    use super::Clock;
+    use super::{Clock, Offset};
 
     #[tokio::test(start_paused = true)]
     async fn a_clock_of_tokio_goes_as_tokio_does() {
@@ -94,6 +118,15 @@ mod tests {
         tokio::time::advance(Duration::from_secs(3600)).await;
         let passed = super::between(start, clock.now());
         assert_eq!(passed, Duration::from_secs(3600));
+    }
+
+    #[test]
+    fn a_corrected_clock_shows_the_other_time() {
+        let offset: &'static Offset = Box::leak(Box::default());
+        let ours = jiff::Timestamp::now();
+        offset.measure(ours, super::after(ours, Duration::from_secs(3600)));
+        let ahead = super::between(ours, Clock::Corrected(offset).now());
+        assert!(ahead >= Duration::from_secs(3600) && ahead < Duration::from_secs(3700));
     }
 
     #[test]

@@ -143,6 +143,7 @@ impl Dispatcher {
         let limits = ClaimLimits {
             count: permits.len(),
             max_attempts: self.inner.config.max_attempts,
+            home_grace: None,
         };
         let started = started(&adapter, finisher.clock.now());
         failpoint::point("claim.before");

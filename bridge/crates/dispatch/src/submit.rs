@@ -324,6 +324,7 @@ impl Inner {
             accepted_at: now,
             not_before: dispatch.not_before,
             is_held: false,
+            is_bound: false,
             start_by: dispatch.start_by(now),
             callback: dispatch.callback.as_ref().map(|callback| record::Callback {
                 url: callback.url.clone(),

@@ -258,6 +258,7 @@ impl Edge {
             events: vec![event(kind::ACCEPTED), event(kind::QUEUED)],
             start,
             is_held: false,
+            is_bound: false,
             queue_limit: 1000,
         };
         match self.store.accept(new).await.unwrap() {
@@ -271,6 +272,7 @@ impl Edge {
         let limits = ClaimLimits {
             count: 1,
             max_attempts: 3,
+            home_grace: None,
         };
         let claimed = self.store.claim("echo", limits, event(kind::STARTED)).await;
         let lease = claimed.unwrap().pop().unwrap().begun.lease;

@@ -12,6 +12,7 @@ mod rows;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};

@@ -2,19 +2,25 @@
 //! begins, which ends the one before.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
 
 use forge_base::event::LogName;
 use forge_store::Config;
 use forge_store::Error;
-use forge_store::record::{Counts, LogBounds};
+use forge_store::node::Node;
+use forge_store::record::LogBounds;
 
 use crate::Postgres;
 use crate::engine::Engine;
+use crate::engine::instant::Instant;
 use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
 use crate::open_error::OpenError;
 use crate::published::{Identity, Published, Totals};
 use crate::rows::statement::{Columns, Statement, params};
+use crate::totals;
 
 const SCHEMA: &str = include_str!("schema.sql");
 const VERSION: i64 = 1;
@@ -24,15 +30,15 @@ const SERVER: &str = "SELECT current_setting('server_version_num')::int8, pg_is_
    convert_to(current_setting('server_encoding'), 'UTF8'), convert_to(current_setting('fsync'), 'UTF8'),
    convert_to(current_setting('full_page_writes'), 'UTF8'), convert_to(current_setting('synchronous_commit'), 'UTF8'),
    current_setting('synchronous_standby_names') <> '', to_regclass('schema') IS NOT NULL";
-const BOOT: &str = "INSERT INTO node (id, epoch) VALUES ($1, nextval('epoch'))
-   ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch RETURNING epoch";
-const TOTALS: &str = "SELECT
+const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, revision, offer)
+   VALUES ($1, nextval('epoch'), $2, clock_timestamp() + $3 * interval '1 s', false, 0, 'null')
+   ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, instance = excluded.instance, until = excluded.until,
+     has_ended = false,
+     revision = node.revision + 1, offer = excluded.offer
+   RETURNING epoch";
+const BOUNDS: &str = "SELECT
    coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
-   coalesce((SELECT value FROM meta WHERE name = 'removed'), 0),
-   (SELECT count(*) FROM dispatch WHERE phase = 4),
-   (SELECT count(*) FROM delivery WHERE state = 0),
-   (SELECT count(*) FROM delivery WHERE state = 2)";
-const QUEUES: &str = "SELECT provider, count(*) FROM dispatch WHERE phase < 4 GROUP BY provider";
+   coalesce((SELECT value FROM meta WHERE name = 'removed'), 0)";
 
 impl Postgres {
     /// Opens the store in this database as the node of this id, or creates one. Ends the epoch that the node has there.
@@ -58,15 +64,18 @@ impl Postgres {
                 known: VERSION,
             });
         }
-        let (epoch, totals) = boot(&mut link, node).await.map_err(failed)?;
+        let begun = Instant::now();
+        let instance = Uuid::now_v7();
+        let booted = boot(&mut link, node, instance, config.lease).await;
+        let (epoch, totals) = booted.map_err(failed)?;
         let identity = Identity {
             store_id,
             log: LogName::from_stored(log),
-            node: node.to_owned(),
-            epoch,
+            instance,
         };
-        let published = Arc::new(Published::new(identity, totals));
-        let engine = Engine::start(config, target, link, Arc::clone(&published));
+        let node = Node::new(node.to_owned(), Some(config.lease), epoch);
+        let published = Arc::new(Published::new(identity, node, epoch, totals));
+        let engine = Engine::start(config, target, link, begun, Arc::clone(&published));
         Ok(Self {
             engine: Arc::new(engine),
             published,
@@ -186,41 +195,27 @@ async fn names(link: &mut Link) -> Result<(i64, String, String), OpeningError> {
 }
 
 /// Begins the next epoch of a node, and counts what is there.
-async fn boot(link: &mut Link, node: &str) -> Result<(u64, Totals), OpeningError> {
-    let node = node.to_owned();
-    let boot = Statement::new(BOOT, params![node]);
-    let (totals, queues) = (
-        Statement::new(TOTALS, Vec::new()),
-        Statement::new(QUEUES, Vec::new()),
-    );
-    let answers = link.send(&[&boot, &totals, &queues]).await?;
-    let [boot, totals, queues] = answers.as_slice() else {
+async fn boot(
+    link: &mut Link,
+    node: &str,
+    instance: Uuid,
+    lease: Duration,
+) -> Result<(u64, Totals), OpeningError> {
+    let (node, lease) = (node.to_owned(), lease.as_secs_f64());
+    let boot = Statement::new(BOOT, params![node, instance, lease]);
+    let bounds = Statement::new(BOUNDS, Vec::new());
+    let [counts, queues] = totals::statements();
+    let answers = link.send(&[&boot, &bounds, &counts, &queues]).await?;
+    let [boot, bounds, counts, queues] = answers.as_slice() else {
         return Err(Error::NotFound.into());
     };
     let epoch = Columns::of(boot.first().ok_or(Error::NotFound)?).next()?;
-    let mut columns = Columns::of(totals.first().ok_or(Error::NotFound)?);
+    let mut columns = Columns::of(bounds.first().ok_or(Error::NotFound)?);
     let (last, removed): (u64, u64) = (columns.next()?, columns.next()?);
-    let queues = queues.iter().map(|row| {
-        let mut columns = Columns::of(row);
-        Ok((columns.next()?, columns.next()?))
-    });
-    let queues: std::collections::BTreeMap<String, u64> = queues.collect::<Result<_, Error>>()?;
-    let counts = Counts {
-        queued: queues.values().sum(),
-        running: columns.next()?,
-        deliveries_pending: columns.next()?,
-        deliveries_dead: columns.next()?,
-    };
     let bounds = LogBounds {
         issued: last.max(removed),
         removed,
     };
-    Ok((
-        epoch,
-        Totals {
-            bounds,
-            counts,
-            queues,
-        },
-    ))
+    let numbers = totals::read(counts, queues)?;
+    Ok((epoch, Totals { bounds, numbers }))
 }

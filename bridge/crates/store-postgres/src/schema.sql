@@ -10,7 +10,25 @@ CREATE TABLE schema (
   log bytea NOT NULL
 );
 CREATE TABLE meta (name bytea PRIMARY KEY, value int8 NOT NULL);
-CREATE TABLE node (id bytea PRIMARY KEY, epoch int8 NOT NULL);
+-- Bridges that share the store, by the id of their data folder. `until` is the end of the lease of the epoch, by the
+-- clock of the database. An epoch that a node has ended is never renewed. `instance` is the process.
+CREATE TABLE node (
+  id bytea PRIMARY KEY,
+  epoch int8 NOT NULL,
+  instance uuid NOT NULL,
+  until timestamptz NOT NULL,
+  has_ended bool NOT NULL,
+  -- Changes of `offer`, which is what the node publishes about itself.
+  revision int8 NOT NULL,
+  offer bytea NOT NULL
+) WITH (fillfactor = 50);
+-- Numbers of records, which one of several nodes counts for all.
+CREATE TABLE counted (
+  number int8 NOT NULL,
+  at timestamptz NOT NULL,
+  body bytea NOT NULL
+);
+INSERT INTO counted VALUES (0, '-infinity', '');
 CREATE SEQUENCE epoch;
 CREATE SEQUENCE position MINVALUE 0 START 0;
 
@@ -28,6 +46,9 @@ CREATE TABLE sealed (name bytea PRIMARY KEY, value bytea NOT NULL);
 CREATE TABLE key (value bytea PRIMARY KEY, dispatch uuid NOT NULL);
 -- Sessions that a dispatch runs in or waits for: its turn, and the last one given.
 CREATE TABLE session (name bytea PRIMARY KEY, head int8 NOT NULL, last int8 NOT NULL);
+-- Nodes that ran the last dispatches of sessions.
+CREATE TABLE home (session bytea PRIMARY KEY, node bytea NOT NULL, at int8 NOT NULL);
+CREATE INDEX home_at ON home (at);
 
 -- Accepted dispatches: what changes, and what the scheduler reads. `queue` is the session while it runs or waits there.
 CREATE TABLE dispatch (
@@ -46,6 +67,9 @@ CREATE TABLE dispatch (
   session bytea,
   queue bytea,
   turn int8,
+  -- Node that ran it last, or the last one of its session; with `is_bound` it runs nowhere else.
+  home bytea,
+  is_bound bool NOT NULL,
   origin bytea,
   not_before int8,
   start_by int8 NOT NULL,
@@ -65,6 +89,7 @@ CREATE INDEX dispatch_held ON dispatch (seq) WHERE phase = -1;
 CREATE INDEX dispatch_start_by ON dispatch (start_by) WHERE phase < 3;
 CREATE INDEX dispatch_cancelled ON dispatch (seq) WHERE phase = 3;
 CREATE INDEX dispatch_running ON dispatch (seq) WHERE phase = 4;
+CREATE INDEX dispatch_stopping ON dispatch (epoch) WHERE phase = 4 AND cancel_requested;
 CREATE UNIQUE INDEX dispatch_turn ON dispatch (queue, turn) WHERE queue IS NOT NULL;
 CREATE INDEX dispatch_expires ON dispatch (expires_at) WHERE expires_at IS NOT NULL;
 
@@ -105,6 +130,8 @@ CREATE TABLE decision (id uuid PRIMARY KEY, approved bool NOT NULL, at int8 NOT 
 CREATE TABLE delivery (
   id uuid PRIMARY KEY,
   state int8 NOT NULL,
+  -- Epoch that attempts it; 0 if any node can.
+  epoch int8 NOT NULL,
   origin bytea NOT NULL,
   attempts int8 NOT NULL,
   since int8 NOT NULL,
@@ -164,7 +191,9 @@ CREATE TABLE run (
   key bytea,
   fingerprint bytea NOT NULL,
   trace_id bytea NOT NULL,
-  taken_over bytea
+  taken_over bytea,
+  -- Node that drives it.
+  node bytea NOT NULL
 );
 CREATE UNIQUE INDEX run_place ON run (place);
 CREATE UNIQUE INDEX run_key ON run (key) WHERE key IS NOT NULL;

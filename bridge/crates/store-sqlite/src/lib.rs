@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex};
 use rusqlite::{Connection, Params, Row};
 
 use forge_store::Result;
+use forge_store::node::Node;
 use forge_store::recent_events::RecentEvents;
 
 use engine::{Engine, Failure, Length, Urgency};
@@ -34,6 +35,7 @@ pub struct Sqlite {
     engine: Arc<Engine<Counters>>,
     published: Arc<Published>,
     recent_events: Arc<RecentEvents>,
+    node: Arc<Node>,
     /// The origin that `due` served last.
     served: Arc<Mutex<String>>,
 }

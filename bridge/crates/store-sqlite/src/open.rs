@@ -13,6 +13,7 @@ use super::tables::counters::{Counters, Published, Totals};
 use super::tables::schema;
 use forge_base::failpoint;
 use forge_store::Config;
+use forge_store::node::Node;
 
 /// Name of the file in the store's folder, and of a new one that is not complete.
 pub(super) const FILE: &str = "bridge.db";
@@ -48,6 +49,7 @@ impl Sqlite {
         wal::sync_folder(&file).map_err(&access)?;
         failpoint::point("store.booted");
         let totals = Totals::load(&opened).map_err(failed)?;
+        let node = Arc::new(Node::alone(identity.store_id.clone(), identity.epoch));
         let published = Arc::new(Published::new(identity, totals));
         let counters = Counters::new(Arc::clone(&published));
         let engine = Engine::start(file, config.clone(), lock, opened, counters)
@@ -56,6 +58,7 @@ impl Sqlite {
             engine: Arc::new(engine),
             published,
             recent_events: Arc::default(),
+            node,
             served: Arc::default(),
         })
     }

@@ -10,6 +10,7 @@ pub mod event_batch;
 #[cfg(feature = "model")]
 pub mod memory;
 pub mod meters;
+pub mod node;
 pub mod recent_events;
 pub mod record;
 pub mod retry;
@@ -41,6 +42,9 @@ pub struct Config {
     pub busy_timeout: Duration,
     /// Bound of the write queue.
     pub queue_bytes: usize,
+    /// Time after which the work of a bridge on PostgreSQL that does not answer is taken over.
+    #[serde(with = "forge_base::duration")]
+    pub lease: Duration,
 }
 
 impl Default for Config {
@@ -50,6 +54,7 @@ impl Default for Config {
             wal_limit_bytes: 64 << 20,
             busy_timeout: Duration::from_secs(10),
             queue_bytes: 64 << 20,
+            lease: Duration::from_secs(30),
         }
     }
 }

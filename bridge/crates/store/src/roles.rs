@@ -14,6 +14,7 @@ use forge_base::id::{DeliveryId, DispatchId, RunId};
 use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
 use crate::meters::Meters;
+use crate::node::{Node, NodeRecord};
 use crate::record::{
     Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, CancelRequest, Claim,
     ClaimLimits, Claimed, Content, Counts, Decision, DeliveryFilter, DeliveryPayload,
@@ -38,6 +39,7 @@ pub trait Store:
     + Runs
     + Signals
     + Secrets
+    + Nodes
     + Maintenance
 {
 }
@@ -53,6 +55,7 @@ impl<T> Store for T where
         + Runs
         + Signals
         + Secrets
+        + Nodes
         + Maintenance
 {
 }
@@ -104,7 +107,7 @@ pub trait Approvals: Send + Sync + 'static {
 /// Attempts: start, progress and end of an execution.
 #[async_trait]
 pub trait Executions: Send + Sync + 'static {
-    /// Number of this boot; each open adds one.
+    /// Number of the present epoch of this node; each open begins a higher one, and so does a new lease.
     fn epoch(&self) -> u64;
     /// Marks dispatches as running that `Queue::ready` would return, in its order: for each a new attempt under this
     /// epoch and the event, all in one transaction. A last attempt (`rules::is_last_attempt`) is passed over while
@@ -127,7 +130,7 @@ pub trait Executions: Send + Sync + 'static {
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()>;
     /// Records a cancel request; on disk when it returns.
     async fn request_cancel(&self, id: DispatchId, at: Timestamp) -> Result<CancelRequest>;
-    /// Running attempts of older epochs, oldest first. At boot the caller repeats this until it returns none.
+    /// Running attempts of epochs that have ended, oldest first. The caller repeats this until it returns none.
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>>;
 }
 
@@ -309,6 +312,15 @@ pub trait Secrets: Send + Sync + 'static {
     async fn sealed_page(&self, after: u64, limit: usize) -> Result<Page<Sealed>>;
     /// Replaces sealed values; returns their number. A value that is no longer equal to `from` stays as it is.
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64>;
+}
+
+/// The nodes: bridges that share the store.
+#[async_trait]
+pub trait Nodes: Send + Sync + 'static {
+    /// This node.
+    fn node(&self) -> &Node;
+    /// All nodes, those whose lease has ended too.
+    async fn nodes(&self) -> Result<Vec<NodeRecord>>;
 }
 
 /// State of the store itself, retention and close.

@@ -96,7 +96,7 @@ pub fn check_claim(claim: &Claim, standing: &Standing, epoch: u64) -> Result<()>
             lease.attempt == standing.attempts && lease.epoch == of && of == epoch
         }
         (Claim::Interrupted { attempt, .. }, Stage::Running { epoch: of }) => {
-            *attempt == standing.attempts && of < epoch
+            *attempt == standing.attempts && of != epoch
         }
         (Claim::Unstarted(_), Stage::Running { .. } | Stage::Finished)
         | (Claim::Rejected(..), Stage::Queued | Stage::Running { .. } | Stage::Finished)

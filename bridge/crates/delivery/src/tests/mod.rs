@@ -134,6 +134,7 @@ impl Rig {
             events: vec![NewEvent::new(kind::ACCEPTED, now)],
             start: None,
             is_held: false,
+            is_bound: false,
             queue_limit: 1_000_000,
         });
         assert!(matches!(

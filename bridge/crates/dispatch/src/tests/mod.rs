@@ -196,6 +196,7 @@ impl Rig {
         let limits = ClaimLimits {
             count: usize::MAX,
             max_attempts: u32::MAX,
+            home_grace: None,
         };
         let event = |kind| NewEvent::new(kind, Timestamp::now());
         let claimed = self

@@ -16,6 +16,7 @@ use forge_store::record::SignalSession;
 pub(crate) enum Part {
     Keys,
     Sessions,
+    Homes,
     Dispatches,
     Bodies,
     Requests,
@@ -54,8 +55,16 @@ pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> 
     }
     if !enters.is_empty() || !leaving.is_empty() {
         let name = format!("$1 || ARRAY({})", of_leaving("$2"));
-        let params = vec![array(enters), array(leaving.iter().copied())];
+        let params = vec![
+            array(enters.iter().copied()),
+            array(leaving.iter().copied()),
+        ];
         found.push((Part::Sessions, lock::<SessionRow>(&name, params)));
+    }
+    // Written under the lock of the session.
+    if !enters.is_empty() {
+        let sql = "SELECT session, node FROM home WHERE session = ANY($1)";
+        found.push((Part::Homes, among(sql.to_owned(), enters)));
     }
     if !dispatches.is_empty() || !keys.is_empty() {
         // Parts that are not needed are left out, because planning them takes longer than carrying them out.
@@ -130,6 +139,11 @@ impl Rows {
         match part {
             Part::Keys => self.keys.load(rows),
             Part::Sessions => self.sessions.load(rows),
+            Part::Homes => rows.iter().try_for_each(|row| {
+                let mut columns = Columns::of(row);
+                self.session_nodes.insert(columns.next()?, columns.next()?);
+                Ok(())
+            }),
             Part::Dispatches => self.dispatches.load(rows),
             // One that cannot be read concerns its own dispatch.
             Part::Bodies => {

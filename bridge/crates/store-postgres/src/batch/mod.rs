@@ -16,14 +16,16 @@ use forge_base::id::{DispatchId, RunId};
 use forge_store::Error;
 use forge_store::record::SignalSession;
 
+use crate::published::Published;
 use crate::rows::set::Set;
 use crate::rows::statement::{Param, Statement};
 use crate::tables::rows::{
-    AttemptRow, BodyRow, ContentRow, DecisionRow, DeliveryRow, DispatchRow, EventRow, KeyRow,
-    NewBody, ResultRow, SessionRow,
+    AttemptRow, BodyRow, ContentRow, DecisionRow, DeliveryRow, DispatchRow, EventRow, HomeRow,
+    KeyRow, NewBody, ResultRow, SessionRow,
 };
 use crate::tables::run_rows::RunRow;
 use crate::tables::signal_rows::SignalRow;
+use crate::totals::Numbers;
 
 /// Rows that a change needs. Rows that do not exist are left out.
 #[derive(Default)]
@@ -102,6 +104,7 @@ impl Placed {
 /// The rows of a batch, and what is to be written besides their changes.
 pub(crate) struct Rows {
     pub(crate) log: LogName,
+    pub(crate) node: String,
     pub(crate) epoch: u64,
     /// Number of queued dispatches, with those that the batch accepts.
     pub(crate) queued: u64,
@@ -118,6 +121,9 @@ pub(crate) struct Rows {
     /// Sessions, and accepted data, that were looked for.
     pub(crate) sought_sessions: HashSet<String>,
     pub(crate) sought_bodies: HashSet<DispatchId>,
+    /// Nodes of sessions that a dispatch enters, and those of dispatches that have started.
+    pub(crate) session_nodes: HashMap<String, String>,
+    pub(crate) homes: Vec<HomeRow>,
     /// Sessions that a dispatch has left.
     pub(crate) left: HashSet<String>,
     pub(crate) new_bodies: Vec<NewBody>,
@@ -128,6 +134,8 @@ pub(crate) struct Rows {
     pub(crate) signals: Vec<SignalRow>,
     pub(crate) events: Vec<EventRow>,
     statements: Vec<Statement<'static>>,
+    /// Numbers of records before the batch, if they were counted.
+    pub(crate) counted: Option<Numbers>,
     /// Highest position that the batch removes.
     pub(crate) removed: u64,
     /// Take back the effects on judges of signals. Never locked: it makes the rows `Sync`.
@@ -135,11 +143,12 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    pub(crate) fn new(log: LogName, epoch: u64, queued: u64) -> Self {
+    pub(crate) fn new(published: &Published) -> Self {
         Self {
-            log,
-            epoch,
-            queued,
+            log: published.identity.log.clone(),
+            node: published.node.id.clone(),
+            epoch: published.epoch(),
+            queued: published.totals().numbers.counts.queued,
             keys: Set::default(),
             sessions: Set::default(),
             dispatches: Set::default(),
@@ -151,6 +160,8 @@ impl Rows {
             answers: Vec::new(),
             sought_sessions: HashSet::new(),
             sought_bodies: HashSet::new(),
+            session_nodes: HashMap::new(),
+            homes: Vec::new(),
             left: HashSet::new(),
             new_bodies: Vec::new(),
             results: Vec::new(),
@@ -160,6 +171,7 @@ impl Rows {
             signals: Vec::new(),
             events: Vec::new(),
             statements: Vec::new(),
+            counted: None,
             removed: 0,
             undo: Mutex::default(),
         }

@@ -1,10 +1,12 @@
 //! Writing of a batch: one statement for each table, then the events, whose positions are assigned while no other batch
 //! adds any.
 
+use std::collections::BTreeMap;
+
 use super::Rows;
 use crate::rows::statement::{Statement, param, params};
 use crate::rows::table::{Fields, columns, insert, unnest};
-use crate::tables::rows::EventRow;
+use crate::tables::rows::{EventRow, HomeRow};
 use crate::tables::signal_rows::SignalRow;
 
 fn insert_all<'a, F: Fields>(table: &str, rows: &'a [F], all: &mut Vec<Statement<'a>>) {
@@ -30,7 +32,29 @@ impl Rows {
         insert_all("content", &self.contents, &mut all);
         insert_all("attempt", &self.attempts, &mut all);
         insert_all("decision", &self.decisions, &mut all);
+        if !self.homes.is_empty() {
+            all.push(self.keep_homes());
+        }
         all
+    }
+
+    fn keep_homes(&self) -> Statement<'_> {
+        // One statement cannot write a row twice: the last one of a session counts.
+        let homes: BTreeMap<_, _> = self
+            .homes
+            .iter()
+            .map(|home| (&home.session, home))
+            .collect();
+        let homes: Vec<_> = homes.into_values().collect();
+        let mut params = Vec::new();
+        HomeRow::send(&homes, &mut params);
+        let sql = format!(
+            "INSERT INTO home ({}) SELECT * FROM {}
+             ON CONFLICT (session) DO UPDATE SET node = excluded.node, at = excluded.at",
+            columns::<HomeRow>(""),
+            unnest::<HomeRow>(0)
+        );
+        Statement::new(sql, params)
     }
 
     /// Statements that changes have added.

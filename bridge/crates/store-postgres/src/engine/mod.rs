@@ -3,6 +3,8 @@
 //! transaction has committed, and one that was refused is not in the database.*
 
 mod change;
+pub(crate) mod instant;
+pub(crate) mod keeper;
 pub(crate) mod link;
 mod outcome;
 mod queue;
@@ -14,6 +16,7 @@ mod writer;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_postgres::Row;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 use crate::batch::{Needs, Placed};
@@ -23,6 +26,8 @@ use forge_store::meters::Meters;
 use forge_store::{Config, Error, Result};
 
 pub(crate) use change::Decide;
+use instant::Instant;
+use keeper::Keeper;
 use link::Link;
 use queue::WriteQueue;
 use readers::Readers;
@@ -33,7 +38,12 @@ use writer::Writer;
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     readers: Arc<Readers>,
+    /// The writer.
+    writing: TaskTracker,
+    /// Everything else.
     tasks: TaskTracker,
+    keeper: CancellationToken,
+    _keeper: DropGuard,
 }
 
 /// Parts that the handle shares with the writer.
@@ -45,11 +55,12 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts the writer on this connection.
+    /// Starts the writer on this connection, on which the lease was asked for at `begun`.
     pub(crate) fn start(
         config: &Config,
         target: Target,
         link: Link,
+        begun: Instant,
         published: Arc<Published>,
     ) -> Self {
         let tasks = TaskTracker::new();
@@ -60,11 +71,18 @@ impl Engine {
             published,
             meters: Arc::default(),
         });
-        tasks.spawn(Writer::new(Arc::clone(&shared), link).run());
+        let writing = TaskTracker::new();
+        writing.spawn(Writer::new(Arc::clone(&shared), link).run());
+        let keeper = CancellationToken::new();
+        let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), begun).run(keeper.clone());
+        tasks.spawn(keeping);
         Self {
             shared,
             readers,
+            writing,
             tasks,
+            _keeper: keeper.clone().drop_guard(),
+            keeper,
         }
     }
 
@@ -97,6 +115,9 @@ impl Engine {
     pub(crate) async fn close(&self) {
         self.shared.queue.close();
         self.readers.close();
+        self.writing.close();
+        self.writing.wait().await;
+        self.keeper.cancel();
         self.tasks.close();
         self.tasks.wait().await;
     }
@@ -109,6 +130,7 @@ impl Drop for Engine {
     }
 }
 
+const TAKEN: &str = "another bridge has started as this node";
 const CLOSED: &str = "it is closed";
 
 fn closed() -> Error {

@@ -29,6 +29,8 @@ struct State {
     waiting: VecDeque<QueuedChange>,
     /// Reason why nothing can be written.
     failure: Option<String>,
+    /// Reason why nothing may be written: this node has no lease.
+    lapse: Option<String>,
     is_closing: bool,
 }
 
@@ -108,6 +110,19 @@ impl WriteQueue {
         waiting.into_iter().for_each(|change| change.refuse(reason));
     }
 
+    /// Refuses changes while this node has no lease, and those that wait.
+    pub(crate) fn set_lapsed(&self, reason: Option<&str>) {
+        let mut state = lock(&self.state);
+        state.lapse = reason.map(str::to_owned);
+        let waiting = match reason {
+            Some(_) => mem::take(&mut state.waiting),
+            None => VecDeque::new(),
+        };
+        drop(state);
+        let reason = reason.unwrap_or_default();
+        waiting.into_iter().for_each(|change| change.refuse(reason));
+    }
+
     pub(crate) fn set_available(&self) {
         lock(&self.state).failure = None;
     }
@@ -132,7 +147,7 @@ impl State {
     fn refusal(&self) -> Option<String> {
         match self.is_closing {
             true => Some(CLOSED.to_owned()),
-            false => self.failure.clone(),
+            false => self.lapse.clone().or_else(|| self.failure.clone()),
         }
     }
 

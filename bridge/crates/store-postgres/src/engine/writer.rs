@@ -3,7 +3,7 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
@@ -11,23 +11,26 @@ use tokio_postgres::error::SqlState;
 use super::change::QueuedChange;
 use super::link::{Link, LinkError};
 use super::outcome::Outcome;
-use super::{Shared, outcome};
+use super::{Shared, TAKEN, outcome};
 use crate::batch::{Needs, Placed, Rows, Stop, load};
-use crate::published::Identity;
+use crate::published::Published;
 use crate::rows::statement::{Columns, Statement, params};
 use forge_store::Error;
 use forge_store::retry::RetryDelays;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// Longest wait for a row that another transaction has locked, no bound for a statement, as COMMIT waits for standbys and
-/// would only warn if it were cancelled, and longest pause between the two messages.
+/// would only warn if it were cancelled, and longest pause between the two messages: a node that is stopped there must not
+/// commit after its lease has ended.
 const SETTINGS: &str =
     "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true),
-   set_config('idle_in_transaction_session_timeout', '10s', true)";
-/// The epoch of this node, which no other start ends before the transaction has ended, and the id of the transaction.
-const EPOCH: &str =
-    "SELECT epoch, pg_current_xact_id()::text::int8 FROM node WHERE id = $1 FOR SHARE";
-const TAKEN: &str = "another bridge has started as this node";
+   set_config('idle_in_transaction_session_timeout', $1::int8::text, true)";
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// True if this process is the node, true if the lease of its epoch has not ended, and the id of the transaction. Rows are
+/// read and locked after this: the row of a dispatch decides whose it is if the lease ends now.
+const EPOCH: &str = "SELECT instance = $2, epoch = $3 AND NOT has_ended AND until > clock_timestamp(), pg_current_xact_id()::text::int8
+   FROM node WHERE id = $1";
+const LAPSED: &str = "the lease of this node has ended";
 /// Attempts to write a change alone, if it met another transaction.
 const TRIES: u32 = 3;
 /// Messages that read rows for one batch, after the first one.
@@ -45,7 +48,9 @@ enum Failure {
     RolledBack { error: Error, can_retry: bool },
     /// Nothing can be written now.
     Unavailable(String),
-    /// Nothing can be written in this epoch.
+    /// The lease of this node has ended.
+    Lapsed,
+    /// Another process is this node.
     Taken,
 }
 
@@ -149,9 +154,10 @@ impl Writer {
                     let refuse = |change: QueuedChange| change.answer(Err(error.clone()));
                     batch.into_iter().for_each(refuse);
                 }
-                Err(failure @ (Failure::Unavailable(_) | Failure::Taken)) => {
+                Err(failure @ (Failure::Unavailable(_) | Failure::Lapsed | Failure::Taken)) => {
                     let (reason, is_over) = match &failure {
                         Failure::Unavailable(reason) => (reason.as_str(), false),
+                        Failure::Lapsed => (LAPSED, false),
                         Failure::Taken | Failure::RolledBack { .. } => (TAKEN, true),
                     };
                     self.shared.meters.failures.inc();
@@ -172,11 +178,7 @@ impl Writer {
     /// Writes a batch in one transaction. Changes that have to wait for the next one are put back.
     async fn commit(&mut self, batch: &mut Vec<QueuedChange>) -> Result<Placed, Failure> {
         let published = &self.shared.published;
-        let mut rows = Rows::new(
-            published.identity.log.clone(),
-            published.identity.epoch,
-            published.totals().counts.queued,
-        );
+        let mut rows = Rows::new(published);
         let written = self.decide_and_write(batch, &mut rows).await;
         if written.is_err() {
             rows.roll_back();
@@ -192,7 +194,7 @@ impl Writer {
             self.link = None;
         }
         let placed = written?;
-        self.shared.published.apply(&rows, placed);
+        self.shared.published.apply(&mut rows, placed);
         Ok(placed)
     }
 
@@ -204,9 +206,9 @@ impl Writer {
         let lost = || Failure::Unavailable("the connection to the database was lost".to_owned());
         let link = self.link.as_mut().ok_or_else(lost)?;
         link.has_warned = false;
-        let identity = &self.shared.published.identity;
+        let published = &self.shared.published;
         let needs: Vec<_> = batch.iter().map(QueuedChange::needs).collect();
-        let (xid, mut answers) = begin(link, identity, &needs, rows).await?;
+        let (xid, mut answers) = begin(link, published, &needs, rows).await?;
         let later = decide(link, batch, &mut answers, rows).await?;
         self.shared.queue.put_back(later);
         let event_count = rows.event_count();
@@ -252,14 +254,23 @@ type Answers = Vec<Vec<Vec<Row>>>;
 /// the questions of each change.
 async fn begin(
     link: &mut Link,
-    identity: &Identity,
+    published: &Published,
     needs: &[&Needs],
     rows: &mut Rows,
 ) -> Result<(u64, Answers), Failure> {
+    let epoch = rows.epoch;
+    let pause = published
+        .node
+        .lease
+        .map_or(LONGEST_PAUSE, |lease| lease / 3);
+    let pause = pause.min(LONGEST_PAUSE).as_millis() as u64;
     let first = [
         Statement::new(BEGIN, Vec::new()),
-        Statement::new(SETTINGS, Vec::new()),
-        Statement::new(EPOCH, params![identity.node]),
+        Statement::new(SETTINGS, params![pause]),
+        Statement::new(
+            EPOCH,
+            params![published.node.id, published.identity.instance, epoch],
+        ),
     ];
     let tables = load::statements(needs);
     let reads = needs.iter().flat_map(|needs| &needs.reads);
@@ -269,12 +280,14 @@ async fn begin(
     let xid = match found.next().as_deref() {
         Some([row]) => {
             let mut columns = Columns::of(row);
-            let is_current = columns.next::<u64>()? == identity.epoch;
-            is_current.then(|| columns.next()).transpose()?
+            match (columns.next()?, columns.next()?) {
+                (false, _) => return Err(Failure::Taken),
+                (true, false) => return Err(Failure::Lapsed),
+                (true, true) => columns.next()?,
+            }
         }
-        Some(_) | None => None,
+        Some(_) | None => return Err(Failure::Taken),
     };
-    let xid = xid.ok_or(Failure::Taken)?;
     rows.load(needs, &tables, &mut found)?;
     let answers = needs
         .iter()

@@ -151,6 +151,7 @@ macro_rules! id {
 id!(DispatchId);
 id!(DeliveryId);
 id!(RunId);
+cell!(Uuid, UUID, UUID_ARRAY, Uuid, Uuid, |id| *id, Ok);
 
 /// An enumeration by the place of each value, which never changes.
 macro_rules! code {

@@ -9,11 +9,13 @@ use forge_store::record::{Acceptance, Begun, Content, IdempotencyKey, Known, Lea
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
 
-use super::rows::{BodyRow, DispatchRow, EventRow, KeyRow, NewBody, SessionRow, Whole, phase};
+use super::rows::{
+    BodyRow, DispatchRow, EventRow, HomeRow, KeyRow, NewBody, SessionRow, Whole, phase,
+};
 use super::turns::Place;
 use crate::Postgres;
 use crate::batch::{Needs, Rows, Stop};
-use crate::rows::statement::params;
+use crate::rows::statement::{Statement, params};
 
 #[async_trait]
 impl Accept for Postgres {
@@ -33,9 +35,14 @@ impl Accept for Postgres {
         let bytes = new.request.get().len() + new.routing.get().len() + sealed + attached + 512;
         let session = new.session.as_deref();
         let session = session.map(|session| SessionRow::name(&new.provider, session));
+        // Other nodes can have let dispatches wait that this one would overtake.
+        let is_shared = new.start.is_some() && !self.published.node.others.borrow().is_empty();
+        let waiting = "SELECT FROM dispatch WHERE phase = 0 AND provider = $1 LIMIT 1";
+        let waiting = Statement::new(waiting, params![new.provider]).into_owned();
         let needs = Needs {
             keys: vec![KeyRow::of(&new.key)],
             sessions: session.into_iter().collect(),
+            reads: is_shared.then_some(waiting).into_iter().collect(),
             ..Needs::default()
         };
         self.write(bytes, needs, move |rows| accept(rows, &new))
@@ -88,7 +95,16 @@ fn insert(rows: &mut Rows, new: &NewDispatch, retry_of: Option<DispatchId>) -> O
         (false, true) => waits(phase::DELAYED),
         (false, false) => rows.enter(&new.provider, new.session.as_deref()),
     };
-    let start = new.start.as_ref().filter(|_| place.phase == phase::READY);
+    let session = new.session.as_deref();
+    let session = session.map(|session| SessionRow::name(&new.provider, session));
+    let home = match new.is_bound {
+        true => Some(rows.node.clone()),
+        false => session.and_then(|session| rows.session_nodes.get(&session).cloned()),
+    };
+    let is_elsewhere = home.as_ref().is_some_and(|home| *home != rows.node);
+    let others_wait = rows.answers.first().is_some_and(|found| !found.is_empty());
+    let starts = place.phase == phase::READY && !is_elsewhere && !others_wait;
+    let start = new.start.as_ref().filter(|_| starts);
     let started_at = start.map(|start| start.timestamp);
     let events = (new.events.len() + start.iter().len()) as u64;
     let callback = new.callback.as_ref();
@@ -105,6 +121,11 @@ fn insert(rows: &mut Rows, new: &NewDispatch, retry_of: Option<DispatchId>) -> O
         session: new.session.clone(),
         queue: place.queue,
         turn: place.turn,
+        home: match start {
+            Some(_) => Some(rows.node.clone()),
+            None => home,
+        },
+        is_bound: new.is_bound,
         origin: callback.map(|callback| callback.origin.clone()),
         not_before: new.not_before,
         start_by: new.start_by,
@@ -160,6 +181,8 @@ fn insert(rows: &mut Rows, new: &NewDispatch, retry_of: Option<DispatchId>) -> O
         spent: None,
     });
     rows.queued += u64::from(begun.is_none());
+    let home = start.and_then(|start| HomeRow::of(&dispatch, start.timestamp));
+    rows.homes.extend(home);
     rows.dispatches.put(dispatch);
     rows.new_bodies.push(NewBody {
         secrets: new.secrets.clone(),

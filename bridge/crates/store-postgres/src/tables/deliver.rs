@@ -31,7 +31,7 @@ impl Rows {
         let Some(delivery) = self.deliveries.get_mut(&id) else {
             return false;
         };
-        delivery.state = DeliveryState::Pending;
+        (delivery.state, delivery.epoch) = (DeliveryState::Pending, 0);
         (delivery.since, delivery.due_at, delivery.settled_at) = (now, Some(now), None);
         if let Some(dispatch) = self.dispatches.get_mut(&id) {
             dispatch.expires_at = None;
@@ -55,10 +55,15 @@ impl Rows {
     }
 
     pub(super) fn settle(&mut self, id: DispatchId, settlement: &Settlement) -> Result<(), Stop> {
+        let epoch = self.epoch;
         let delivery = self.deliveries.get(&id).ok_or(Error::NotFound)?;
         let settled = transition::settle(delivery.state, settlement)?;
+        if ![0, epoch].contains(&delivery.epoch) {
+            return Err(Error::InvalidState("another node attempts the delivery").into());
+        }
         let delivery = self.deliveries.get_mut(&id).ok_or(Error::NotFound)?;
-        delivery.state = settled.state;
+        // A retry is made by whichever node comes first.
+        (delivery.state, delivery.epoch) = (settled.state, 0);
         (delivery.due_at, delivery.settled_at) = (settled.due_at, settled.settled_at);
         if settled.settled_at.is_some() {
             delivery.retention = settlement.retention;

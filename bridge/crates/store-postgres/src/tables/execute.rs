@@ -14,7 +14,7 @@ use forge_store::roles::Executions;
 use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
-use super::rows::{DecisionRow, DeliveryRow, DispatchRow, ResultRow, Whole, phase};
+use super::rows::{DecisionRow, DeliveryRow, DispatchRow, HomeRow, ResultRow, Whole, phase};
 use super::signals;
 use crate::batch::{EventsPlace, Needs, Rows, Stop};
 use crate::rows::statement::{Statement, params};
@@ -32,7 +32,7 @@ pub(super) fn of(id: DispatchId) -> Needs {
 #[async_trait]
 impl Executions for Postgres {
     fn epoch(&self) -> u64 {
-        self.published.identity.epoch
+        self.published.epoch()
     }
 
     async fn claim(
@@ -43,9 +43,14 @@ impl Executions for Postgres {
     ) -> Result<Vec<Claimed>> {
         let provider = provider.to_owned();
         let most = limits.max_attempts;
+        let grace = limits.home_grace.map(|grace| grace.as_secs_f64());
         let needs = Needs {
             reads: vec![
-                Statement::new(startable(), params![provider, most, limits.count]).into_owned(),
+                Statement::new(
+                    startable(),
+                    params![provider, most, limits.count, self.published.node.id, grace],
+                )
+                .into_owned(),
                 Statement::new(MOST_ATTEMPTS, params![self.epoch()]).into_owned(),
             ],
             // Another claim of this adapter would find the same ones.
@@ -125,6 +130,10 @@ impl Executions for Postgres {
                 // Keeps its turn, and is the first of its session, because it ran.
                 dispatch.phase = phase::READY;
                 dispatch.start_by = rules::start_again_by(&record, requeue.event.timestamp);
+                let stays = dispatch.session.is_some() || dispatch.recorded_session.is_some();
+                if !stays && !dispatch.is_bound {
+                    dispatch.home = None;
+                }
             }
             Ok(())
         };
@@ -153,10 +162,15 @@ impl Executions for Postgres {
     async fn interrupted(&self, limit: usize) -> Result<Vec<Interrupted>> {
         let sql = format!(
             "SELECT {}, b.request FROM dispatch d JOIN body b ON b.id = d.id
-             WHERE d.phase = 4 AND d.epoch < $1 ORDER BY d.seq LIMIT $2",
+             WHERE d.phase = 4 AND NOT EXISTS (SELECT FROM node WHERE epoch = d.epoch AND NOT has_ended)
+             ORDER BY d.seq LIMIT $1",
             Whole::columns()
         );
-        self.all(sql, params![self.epoch(), limit], |row| {
+        // From now on they cannot be renewed.
+        let end =
+            "UPDATE node SET has_ended = true WHERE NOT has_ended AND until <= clock_timestamp()";
+        self.all(end, Vec::new(), |_| Ok(())).await?;
+        self.all(sql, params![limit], |row| {
             let whole = Whole::read(row)?;
             let record = whole.record();
             let dispatch = whole.dispatch;
@@ -177,12 +191,15 @@ impl Executions for Postgres {
 /// Those that another node is claiming are left out.
 fn startable() -> String {
     let is_last = "attempts > 0 AND attempts + 1 >= $2";
+    // Without a grace sessions have no home; `home IS NULL` would be true for the others as well.
+    let is_here = "(home IS NULL OR home = $4 OR NOT is_bound AND ($5 IS NULL OR NOT EXISTS (
+           SELECT FROM node n WHERE n.id = home AND n.until > clock_timestamp() - $5 * interval '1 s')))";
     format!(
         "WITH further AS (
-           SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND NOT ({is_last})
+           SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND {is_here} AND NOT ({is_last})
            ORDER BY priority DESC, seq LIMIT $3 FOR UPDATE SKIP LOCKED),
          last AS (
-           SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND {is_last}
+           SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND {is_here} AND {is_last}
            ORDER BY priority DESC, seq LIMIT 1 FOR UPDATE SKIP LOCKED)
          SELECT {} FROM (SELECT * FROM further UNION ALL SELECT * FROM last) c
          ORDER BY priority DESC, seq LIMIT $3",
@@ -221,12 +238,19 @@ fn claim(rows: &mut Rows, limits: ClaimLimits, started: &NewEvent) -> Result<Vec
     let ids: Vec<_> = chosen.iter().map(|row| row.id).collect();
     rows.need_requests(&ids)?;
     rows.dispatches.add(chosen);
-    let claimed = ids.into_iter().filter_map(|id| start(rows, id, started));
+    let claimed = ids
+        .into_iter()
+        .filter_map(|id| start(rows, id, &limits, started));
     Ok(claimed.collect())
 }
 
 /// Begins an attempt, unless the accepted data cannot be read.
-fn start(rows: &mut Rows, id: DispatchId, started: &NewEvent) -> Option<Claimed> {
+fn start(
+    rows: &mut Rows,
+    id: DispatchId,
+    limits: &ClaimLimits,
+    started: &NewEvent,
+) -> Option<Claimed> {
     let (request, secrets) = rows.requests.get(&id)?.clone();
     let epoch = rows.epoch;
     let body = rows.bodies.get(&id)?;
@@ -236,6 +260,10 @@ fn start(rows: &mut Rows, id: DispatchId, started: &NewEvent) -> Option<Claimed>
     dispatch.epoch = epoch;
     dispatch.started_at = Some(started.timestamp);
     dispatch.first_started_at.get_or_insert(started.timestamp);
+    // What a runtime keeps of a session is on the node that ran it.
+    let is_here = limits.home_grace.is_none() || dispatch.home.as_ref() == Some(&rows.node);
+    dispatch.home = Some(rows.node.clone());
+    let home = HomeRow::of(dispatch, started.timestamp);
     let begun = Begun {
         lease: Lease {
             id,
@@ -244,9 +272,10 @@ fn start(rows: &mut Rows, id: DispatchId, started: &NewEvent) -> Option<Claimed>
         },
         dispatch: dispatch.record(body),
         secrets,
-        recorded_session: dispatch.recorded_session.clone(),
+        recorded_session: dispatch.recorded_session.clone().filter(|_| is_here),
         spent: dispatch.spent.clone(),
     };
+    rows.homes.extend(home);
     rows.append(id, std::slice::from_ref(started));
     Some(Claimed { begun, request })
 }
@@ -278,6 +307,7 @@ fn finish(rows: &mut Rows, claim: &Claim, finish: &Finish) -> Result<Ended, Stop
         rows.deliveries.put(DeliveryRow {
             id,
             state: DeliveryState::Pending,
+            epoch: rows.epoch,
             origin,
             attempts: 0,
             since: finish.at,

@@ -1,6 +1,8 @@
 //! Outbox: deliveries that are due or overdue, their content, and the choice of those to replay. Also open circuit
 //! breakers, kept so that a restart does not begin by calling receivers that are down.
 
+use std::collections::HashSet;
+
 use async_trait::async_trait;
 use jiff::Timestamp;
 
@@ -29,7 +31,11 @@ const ORIGINS: &str = "WITH RECURSIVE origins AS (
    UNION ALL SELECT (SELECT origin FROM delivery WHERE state = 0 AND origin > o.origin ORDER BY origin LIMIT 1)
    FROM origins o WHERE o.origin IS NOT NULL)";
 /// Columns of `read_due`.
-const DUE: &str = "v.id, b.callback_url, v.origin, v.attempts, v.since";
+const DUE: &str = "v.id, b.callback_url, v.origin, v.attempts, v.since, v.epoch";
+/// True for a delivery that no other live node attempts; `$1` is this node.
+const IS_FREE: &str =
+    "(epoch = 0 OR NOT EXISTS (SELECT FROM node n WHERE n.epoch = delivery.epoch AND n.id <> $1
+   AND NOT n.has_ended AND n.until > clock_timestamp()))";
 
 #[async_trait]
 impl Outbox for Postgres {
@@ -39,8 +45,9 @@ impl Outbox for Postgres {
         let sql = format!(
             "{ORIGINS}
              SELECT {DUE} FROM (
-               SELECT v.*, o.origin > $1 AS is_next FROM origins o CROSS JOIN LATERAL (
+               SELECT v.*, o.origin > $7 AS is_next FROM origins o CROSS JOIN LATERAL (
                  SELECT * FROM delivery WHERE state = 0 AND origin = o.origin AND due_at <= $2 AND id <> ALL($3)
+                   AND {IS_FREE}
                  ORDER BY due_at, id LIMIT $4) v
                WHERE o.origin IS NOT NULL AND o.origin <> ALL($5)
                ORDER BY is_next DESC, v.origin, v.due_at, v.id LIMIT $6) v
@@ -48,25 +55,28 @@ impl Outbox for Postgres {
         );
         let served = lock(&self.served).clone();
         let in_flight: Vec<_> = query.in_flight.iter().map(|id| dispatch_of(*id)).collect();
-        let mut params = params![served, query.now];
+        let mut params = params![self.published.node.id, query.now];
         params.push(array(&in_flight));
         params.extend(params![query.per_origin]);
         params.push(array(&query.exclude));
-        params.extend(params![query.limit]);
+        params.extend(params![query.limit, served]);
         let found = self.all(sql, params, read_due).await?;
-        if let Some(last) = found.last() {
+        if let Some((last, _)) = found.last() {
             last.callback.origin.clone_into(&mut lock(&self.served));
         }
-        Ok(found)
+        self.take(found).await
     }
 
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
         let sql = format!(
             "{ORIGINS}
-             SELECT min((SELECT min(due_at) FROM delivery WHERE state = 0 AND origin = o.origin))
-             FROM origins o WHERE o.origin IS NOT NULL AND o.origin <> ALL($1)"
+             SELECT min((SELECT due_at FROM delivery WHERE state = 0 AND origin = o.origin AND {IS_FREE}
+                         ORDER BY due_at LIMIT 1))
+             FROM origins o WHERE o.origin IS NOT NULL AND o.origin <> ALL($2)"
         );
-        let next = self.one(sql, vec![array(exclude)], |row| row.next());
+        let mut params = params![self.published.node.id];
+        params.push(array(exclude));
+        let next = self.one(sql, params, |row| row.next());
         Ok(next.await?.flatten())
     }
 
@@ -159,14 +169,14 @@ impl Outbox for Postgres {
         limit: usize,
     ) -> Result<Vec<DueDelivery>> {
         let sql = format!(
-            "SELECT {DUE} FROM (SELECT * FROM delivery WHERE state = 0 AND origin = $1 AND due_at <= $2
+            "SELECT {DUE} FROM (SELECT * FROM delivery WHERE state = 0 AND origin = $5 AND due_at <= $2 AND {IS_FREE}
                                 ORDER BY due_at, id LIMIT $3) v
              JOIN body b ON b.id = v.id
              WHERE v.give_up_after <= $2 - v.since ORDER BY v.due_at, v.id LIMIT $4"
         );
-        let origin = origin.to_owned();
-        self.all(sql, params![origin, now, LOOKED_AT, limit], read_due)
-            .await
+        let (node, origin) = (&self.published.node.id, origin.to_owned());
+        let found = self.all(sql, params![*node, now, LOOKED_AT, limit, origin], read_due);
+        self.take(found.await?).await
     }
 
     async fn open_breakers(&self) -> Result<Vec<OpenBreaker>> {
@@ -273,6 +283,40 @@ const DELIVERY: &str =
    FROM delivery v JOIN dispatch d ON d.id = v.id JOIN body b ON b.id = v.id";
 
 impl Postgres {
+    /// Takes deliveries for this node, and returns those that no other node has taken meanwhile.
+    async fn take(&self, found: Vec<(DueDelivery, u64)>) -> Result<Vec<DueDelivery>> {
+        let epoch = self.published.epoch();
+        let free = found.iter().filter(|(_, of)| *of != epoch);
+        let free: Vec<_> = free.map(|(due, of)| (due.dispatch, *of)).collect();
+        let mut taken: HashSet<DispatchId> = HashSet::new();
+        if !free.is_empty() {
+            let needs = needs(free.iter().map(|(id, _)| *id).collect());
+            let change = move |rows: &mut Rows| {
+                let is_free = |rows: &Rows, id, of| {
+                    rows.deliveries.get(id).is_some_and(|delivery| {
+                        delivery.state == DeliveryState::Pending && delivery.epoch == of
+                    })
+                };
+                let epoch = rows.epoch;
+                let mut taken = HashSet::new();
+                for (id, of) in &free {
+                    if is_free(rows, id, *of)
+                        && let Some(delivery) = rows.deliveries.get_mut(id)
+                    {
+                        delivery.epoch = epoch;
+                        taken.insert(*id);
+                    }
+                }
+                Ok(taken)
+            };
+            taken = self.write(0, needs, change).await?;
+        }
+        let own = found
+            .into_iter()
+            .filter(|(due, of)| *of == epoch || taken.contains(&due.dispatch));
+        Ok(own.map(|(due, _)| due).collect())
+    }
+
     /// Deliveries that a replay of many chooses, with their places.
     async fn choose(&self, replay: &Replay, after: u64) -> Result<Vec<(u64, DispatchId)>> {
         let Replay::Many {
@@ -291,9 +335,10 @@ impl Postgres {
     }
 }
 
-fn read_due(row: &mut Columns<'_>) -> Result<DueDelivery> {
+/// A delivery, and the epoch that attempts it.
+fn read_due(row: &mut Columns<'_>) -> Result<(DueDelivery, u64)> {
     let dispatch = row.next()?;
-    Ok(DueDelivery {
+    let due = DueDelivery {
         id: DeliveryId::of(dispatch),
         dispatch,
         callback: Callback {
@@ -302,7 +347,8 @@ fn read_due(row: &mut Columns<'_>) -> Result<DueDelivery> {
         },
         attempts: row.next()?,
         since: row.next()?,
-    })
+    };
+    Ok((due, row.next()?))
 }
 
 /// A delivery with the attempt of the row, if any, and the place of its dispatch.

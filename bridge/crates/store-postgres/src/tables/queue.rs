@@ -32,7 +32,7 @@ impl Queue for Postgres {
     }
 
     async fn queues(&self) -> Result<Vec<(String, u64)>> {
-        Ok(self.published.totals().queues.clone().into_iter().collect())
+        Ok(self.published.queues())
     }
 
     async fn promote(&self, now: Timestamp, limit: usize) -> Result<usize> {

@@ -22,7 +22,7 @@ pub(super) const RESULT: &str = "r.body, r.events, (SELECT e.first + r.events - 
 #[async_trait]
 impl Records for Postgres {
     fn counts(&self) -> Counts {
-        self.published.totals().counts
+        self.published.totals().numbers.counts
     }
 
     async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>> {

@@ -213,6 +213,9 @@ impl Postgres {
     async fn sweep_unbound(&self, now: Timestamp, limit: usize) -> Result<()> {
         let oldest = now.saturating_sub(rules::UNBOUND_RETENTION);
         let oldest = oldest.unwrap_or(Timestamp::MIN);
+        let homes =
+            "DELETE FROM home WHERE session IN (SELECT session FROM home WHERE at < $1 LIMIT $2)";
+        self.all(homes, params![oldest, limit], |_| Ok(())).await?;
         let sql = "SELECT first, last FROM event WHERE unbound_at IS NOT NULL AND unbound_at < $1
                    ORDER BY unbound_at LIMIT $2";
         let read = |row: &mut Columns<'_>| Ok((row.next()?, row.next()?));

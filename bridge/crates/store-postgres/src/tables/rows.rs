@@ -59,6 +59,20 @@ impl SessionRow {
 }
 
 row! {
+    /// Node that ran the last dispatch of a session.
+    HomeRow { session: String, node: String, at: Timestamp }
+}
+
+impl HomeRow {
+    /// The home of a dispatch that runs, if it has a session.
+    pub(crate) fn of(dispatch: &DispatchRow, at: Timestamp) -> Option<Self> {
+        let session = SessionRow::name(&dispatch.provider, dispatch.session.as_deref()?);
+        let node = dispatch.home.clone()?;
+        Some(Self { session, node, at })
+    }
+}
+
+row! {
     DispatchRow in "dispatch" {
         id: DispatchId, phase: i64, provider: String, pinned: bool, priority: i8, attempts: u32, epoch: u64,
         /// Number of its events.
@@ -66,6 +80,10 @@ row! {
         cancel_requested: bool, session: Option<String>,
         /// Session that it runs in or waits for, and its turn there.
         queue: Option<String>, turn: Option<i64>,
+        /// Node that ran it last, or the last one of its session.
+        home: Option<String>,
+        /// It runs on no other node than `home`.
+        is_bound: bool,
         /// Origin of the callback, if there is one.
         origin: Option<String>,
         not_before: Option<Timestamp>, start_by: Timestamp,
@@ -150,7 +168,10 @@ row! {
 row! { ResultRow { id: DispatchId, events: u64, body: Box<RawValue> } }
 row! {
     DeliveryRow in "delivery" {
-        id: DispatchId, state: DeliveryState, origin: String, attempts: u32, since: Timestamp,
+        id: DispatchId, state: DeliveryState,
+        /// Epoch that attempts it; 0 if any node can.
+        epoch: u64,
+        origin: String, attempts: u32, since: Timestamp,
         due_at: Option<Timestamp>, settled_at: Option<Timestamp>, give_up_after: Duration, retention: Duration,
     }
 }

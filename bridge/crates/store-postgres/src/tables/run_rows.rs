@@ -16,6 +16,8 @@ row! {
         seq: u64,
         artifact_bytes: u64, created_at: Timestamp, ended_at: Option<Timestamp>, expires_at: Option<Timestamp>,
         key: Option<String>, fingerprint: Digest, trace_id: String, taken_over: Option<Box<RawValue>>,
+        /// Node that drives it.
+        node: String,
     }
 }
 row! { RunBody { id: RunId, request: Box<RawValue>, projection: Box<RawValue> } }

@@ -119,9 +119,12 @@ impl Runs for Postgres {
     }
 
     async fn live_runs(&self, after: Option<RunId>, limit: usize) -> Result<Vec<RunId>> {
-        let sql = "SELECT id FROM run WHERE ended_at IS NULL AND ($1 IS NULL OR id > $1)
+        let sql =
+            "SELECT id FROM run WHERE ended_at IS NULL AND ($1 IS NULL OR id > $1) AND node = $3
                    ORDER BY id LIMIT $2";
-        self.all(sql, params![after, limit], |row| row.next()).await
+        let node = &self.published.node.id;
+        self.all(sql, params![after, limit, *node], |row| row.next())
+            .await
     }
 
     async fn run_artifacts(&self, id: RunId) -> Result<Vec<RunArtifactInfo>> {
@@ -168,6 +171,7 @@ fn open(rows: &mut Rows, new: &NewRun) -> Result<RunOpened, Stop> {
         fingerprint: new.fingerprint,
         trace_id: new.trace_id.clone(),
         taken_over: None,
+        node: rows.node.clone(),
     });
     let body = RunBody {
         id: new.id,

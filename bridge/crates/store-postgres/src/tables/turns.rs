@@ -63,6 +63,7 @@ impl Rows {
         let (Some(queue), Some(turn)) = (dispatch.queue.take(), dispatch.turn.take()) else {
             return;
         };
+        let home = dispatch.home.clone();
         let is_first = self
             .sessions
             .get(&queue)
@@ -79,6 +80,9 @@ impl Rows {
             Some(next) => {
                 if next.phase == phase::BLOCKED {
                     next.phase = phase::READY;
+                }
+                if !next.is_bound && home.is_some() {
+                    next.home = home;
                 }
                 if let (Some(session), Some(head)) = (self.sessions.get_mut(&queue), next.turn) {
                     session.head = head;

@@ -5,6 +5,7 @@ mod commit;
 mod crash;
 mod encryption;
 mod faults;
+mod leases;
 mod nodes;
 mod pooler;
 mod refusals;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 use forge_store::contract::sample::{PROVIDER, accept, claim, event, ok, task};
 use forge_store::record::{Acceptance, Claim, NewDispatch, Progress};
 use forge_store::roles::{
@@ -51,7 +53,8 @@ async fn a_key_that_two_nodes_are_given_at_once_has_one_dispatch() {
     let database = Database::new();
     database.create().await;
     let (first, second) = (node(&database, "a").await, node(&database, "b").await);
-    let mut held = HeldLog::new(&database).await;
+    let held = HeldLog::new(&database).await;
+    let both_wait = Notify::new();
     let in_session = || NewDispatch {
         session: Some("s".to_owned()),
         ..task("t")
@@ -67,12 +70,13 @@ async fn a_key_that_two_nodes_are_given_at_once_has_one_dispatch() {
             second.accept(in_session()).await
         },
         async {
+            // The first node waits for the log, the second one for the key.
             held_until(&database, 2).await;
+            both_wait.notify_one();
             second.accept(other).await
         },
         async {
-            // The first node waits for the log, the second one for the key.
-            held.waiting(2).await;
+            both_wait.notified().await;
             held.release().await;
         },
     );

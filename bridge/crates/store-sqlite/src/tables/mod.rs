@@ -12,6 +12,7 @@ pub(super) mod events;
 pub(super) mod execute;
 pub(super) mod forward;
 mod interventions;
+mod nodes;
 pub(super) mod outbox;
 #[cfg(test)]
 mod plans;

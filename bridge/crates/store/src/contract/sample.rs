@@ -66,6 +66,7 @@ pub fn task(task_id: &str) -> NewDispatch {
         events: vec![event(kind::ACCEPTED, 0), event(kind::QUEUED, 0)],
         start: None,
         is_held: false,
+        is_bound: false,
         queue_limit: 1_000_000,
     }
 }
@@ -124,6 +125,7 @@ pub async fn claim(store: &dyn Store, provider: &str, count: usize, seconds: i64
     let limits = ClaimLimits {
         count,
         max_attempts: 3,
+        home_grace: None,
     };
     let started = event(kind::STARTED, seconds);
     store.claim(provider, limits, started).await.unwrap()

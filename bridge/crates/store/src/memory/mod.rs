@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
+use super::node::{Node, NodeRecord};
 use super::record::{
     Acceptance, Approval, ApprovalFilter, CancelRequest, Claim, ClaimLimits, Claimed, Content,
     Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
@@ -27,7 +28,7 @@ use super::record::{
     Requeue, Reroute, Settlement, Swept, SweptSignals,
 };
 use super::roles::{
-    Accept, Approvals, EventLog, Executions, Maintenance, Outbox, Queue, Records, Secrets,
+    Accept, Approvals, EventLog, Executions, Maintenance, Nodes, Outbox, Queue, Records, Secrets,
 };
 use super::sealed::{Resealed, Sealed};
 use forge_base::event::{Event, LogName, NewEvent};
@@ -42,6 +43,7 @@ pub struct Memory {
     log: LogName,
     epoch: u64,
     changes: Arc<watch::Sender<u64>>,
+    node: Arc<Node>,
 }
 
 impl Default for Memory {
@@ -58,6 +60,7 @@ impl Memory {
             log,
             epoch: 1,
             changes: Arc::new(watch::Sender::new(0)),
+            node: Arc::new(Node::alone("node".to_owned(), 1)),
         }
     }
 
@@ -315,6 +318,17 @@ impl Secrets for Memory {
 
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64> {
         self.write(|state| Ok(state.reseal(changes)))
+    }
+}
+
+#[async_trait]
+impl Nodes for Memory {
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        Ok(vec![self.node.record(self.epoch)])
     }
 }
 

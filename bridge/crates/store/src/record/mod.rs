@@ -100,6 +100,8 @@ pub struct NewDispatch {
     pub not_before: Option<Timestamp>,
     /// Waits for an approval before anything else.
     pub is_held: bool,
+    /// True if it can run on the node that accepts it only.
+    pub is_bound: bool,
     /// Deadline for the start; after it the dispatch ends as `queue_timeout`.
     pub start_by: Timestamp,
     /// Receiver of the result; `None` if the caller requested no callback.
@@ -190,6 +192,9 @@ pub struct ClaimLimits {
     pub count: usize,
     /// Maximum number of attempts of a dispatch: the last one runs alone.
     pub max_attempts: u32,
+    /// Time for which the dispatches of a session wait for the node that ran the last one. `None`: all nodes share the
+    /// sessions of the adapter.
+    pub home_grace: Option<Duration>,
 }
 
 /// Dispatch whose next attempt was marked as running by a claim.

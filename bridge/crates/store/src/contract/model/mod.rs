@@ -206,6 +206,7 @@ impl Pair {
                 let limits = ClaimLimits {
                     count,
                     max_attempts: 2,
+                    home_grace: None,
                 };
                 let started = || event(kind::STARTED, now);
                 let claimed = both!(self, store => store.claim(provider, limits, started()));

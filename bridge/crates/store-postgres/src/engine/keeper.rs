@@ -1,0 +1,412 @@
+//! Keeper: renews the lease of this node and polls what the others have done, on a connection of its own, which no batch
+//! delays. *Invariant: this node gives its lease up before the database does, and an ended lease is never renewed.*
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use tokio::time::{sleep, timeout};
+use tokio_postgres::Row;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::instant::Instant;
+use super::link::{Link, LinkError};
+use super::{Shared, TAKEN};
+use crate::batch::{Needs, Rows};
+use crate::rows::statement::{Columns, Statement, params};
+use crate::totals::{self, Numbers};
+use forge_base::time;
+use forge_store::node::{NodeRecord, Notices, Tenure};
+use forge_store::{Error, Result};
+
+/// Pauses between polls while dispatches run or wait, and otherwise.
+const BUSY: Duration = Duration::from_millis(50);
+const REST: Duration = Duration::from_millis(250);
+/// Shortest time that is left of a lease for ending what runs under it, as a share of the lease: a third.
+const RENEWALS: u32 = 3;
+const LAPSED: &str = "the lease of this node was not renewed in time";
+
+const RENEW: &str = "UPDATE node SET until = clock_timestamp() + $3 * interval '1 s', offer = $4,
+     revision = revision + CASE WHEN offer = $4 THEN 0 ELSE 1 END
+   WHERE id = $1 AND epoch = $2 AND NOT has_ended AND until > clock_timestamp()
+   RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000";
+/// A new epoch after the lease of the one before has ended.
+const RETURN: &str = "UPDATE node SET epoch = nextval('epoch'), revision = revision + 1,
+     until = clock_timestamp() + $3 * interval '1 s', has_ended = false
+   WHERE id = $1 AND instance = $2 RETURNING epoch";
+const END: &str = "UPDATE node SET has_ended = true, until = least(until, clock_timestamp()) WHERE id = $1 AND epoch = $2";
+/// Positions, a number that changes with every change of the other nodes, and the state of the shared count.
+const POLL: &str = "SELECT
+   coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
+   coalesce((SELECT value FROM meta WHERE name = 'removed'), 0),
+   (SELECT coalesce(sum(epoch + revision), 0)::int8 FROM node
+     WHERE id <> $1 AND NOT has_ended AND until > clock_timestamp()),
+   c.number, c.at < clock_timestamp() - interval '2 s'
+   FROM counted c";
+const CANCELLED: &str =
+    "SELECT id, attempts FROM dispatch WHERE phase = 4 AND cancel_requested AND epoch = $1";
+/// Adapters with dispatches that can start here, among the first ones of each; one step in the index finds the next.
+const READY: &str = "WITH RECURSIVE ready AS (
+   (SELECT provider FROM dispatch WHERE phase = 0 ORDER BY provider LIMIT 1)
+   UNION ALL SELECT (SELECT provider FROM dispatch WHERE phase = 0 AND provider > r.provider ORDER BY provider LIMIT 1)
+   FROM ready r WHERE r.provider IS NOT NULL)
+   SELECT provider FROM ready r WHERE EXISTS (
+     SELECT FROM (SELECT home FROM dispatch WHERE phase = 0 AND provider = r.provider
+                  ORDER BY priority DESC, seq LIMIT 64) f WHERE home IS NULL OR home = $1)";
+pub(crate) const NODES: &str =
+    "SELECT id, epoch, offer, NOT has_ended AND until > clock_timestamp(),
+   (extract(epoch FROM until) * 1000000)::int8 * 1000 FROM node ORDER BY id";
+const COUNTED: &str = "SELECT body FROM counted";
+
+pub(super) struct Keeper {
+    shared: Arc<Shared>,
+    tasks: TaskTracker,
+    link: Option<Link>,
+    /// Before the last request that began or renewed the lease.
+    renewed: Instant,
+    /// Values of the last poll.
+    seen: Seen,
+    is_counting: Arc<AtomicBool>,
+}
+
+#[derive(Default)]
+struct Seen {
+    nodes: u64,
+    counted: u64,
+    offer: Option<Box<RawValue>>,
+}
+
+impl Keeper {
+    pub(super) fn new(shared: Arc<Shared>, tasks: TaskTracker, begun: Instant) -> Self {
+        Self {
+            shared,
+            tasks,
+            link: None,
+            renewed: begun,
+            seen: Seen::default(),
+            is_counting: Arc::default(),
+        }
+    }
+
+    /// Keeps the lease until `end`, then gives it back.
+    pub(super) async fn run(mut self, end: CancellationToken) {
+        while let Some(pause) = end.run_until_cancelled(self.round()).await {
+            let Some(pause) = pause else { return };
+            end.run_until_cancelled(sleep(pause)).await;
+        }
+        let published = &self.shared.published;
+        let (node, epoch) = (published.node.id.clone(), published.epoch());
+        let patience = self.lease() / RENEWALS;
+        if let Some(link) = &mut self.link {
+            let end = Statement::new(END, params![node, epoch]);
+            let _ended = timeout(patience, link.send(&[&end])).await;
+        }
+    }
+
+    fn lease(&self) -> Duration {
+        self.shared.published.node.lease.unwrap_or(Duration::MAX)
+    }
+
+    fn is_held(&self) -> bool {
+        matches!(
+            *self.shared.published.node.tenure.borrow(),
+            Tenure::Held { .. }
+        )
+    }
+
+    /// Time until this node gives its lease up: two thirds of it, so that all that runs can end before it does.
+    fn left(&self) -> Duration {
+        self.renewed.left(self.lease() * 2 / RENEWALS)
+    }
+
+    /// One poll, with a renewal where it is time. Returns the pause until the next one; `None` if another process has
+    /// started as this node.
+    async fn round(&mut self) -> Option<Duration> {
+        let until = match self.is_held() {
+            true => self.left(),
+            false => self.lease() / RENEWALS,
+        };
+        let answer = timeout(until, self.ask()).await;
+        let answer = answer.unwrap_or_else(|_| Err(Lapse::Failed("no answer".to_owned())));
+        let pause = match answer {
+            Ok(pause) => pause,
+            Err(Lapse::Taken) => {
+                self.lose(TAKEN);
+                return None;
+            }
+            Err(Lapse::Ended) => {
+                self.lose(LAPSED);
+                BUSY
+            }
+            Err(Lapse::Failed(reason)) => {
+                if self.is_held() {
+                    tracing::warn!(
+                        reason,
+                        "the lease of this node was not renewed and is tried again"
+                    );
+                }
+                self.link = None;
+                REST
+            }
+        };
+        if self.is_held() && self.left().is_zero() {
+            self.lose(LAPSED);
+        }
+        Some(pause)
+    }
+
+    fn lose(&self, reason: &str) {
+        let shared = &self.shared;
+        let was_held = shared.published.node.tenure.send_replace(Tenure::Lost) != Tenure::Lost;
+        if was_held {
+            tracing::error!(
+                reason,
+                "this node stops what it runs, which others take over"
+            );
+        }
+        shared.queue.set_lapsed(Some(reason));
+    }
+
+    async fn ask(&mut self) -> Result<Duration, Lapse> {
+        if self.link.is_none() {
+            let link = Link::connect(&self.shared.target).await;
+            self.link = Some(link.map_err(Lapse::Failed)?);
+        }
+        if !self.is_held() {
+            return self.come_back().await;
+        }
+        let offer = self.shared.published.node.offer.borrow().clone();
+        let is_told = self
+            .seen
+            .offer
+            .as_ref()
+            .is_some_and(|seen| seen.get() == offer.get());
+        if !is_told || self.renewed.left(self.lease() / RENEWALS).is_zero() {
+            self.renew(offer).await?;
+        }
+        self.poll().await
+    }
+
+    fn link(&mut self) -> Result<&mut Link, Lapse> {
+        let lost = || Lapse::Failed("it is not connected".to_owned());
+        self.link.as_mut().ok_or_else(lost)
+    }
+
+    async fn renew(&mut self, offer: Box<RawValue>) -> Result<(), Lapse> {
+        let published = Arc::clone(&self.shared.published);
+        let (node, epoch, lease) = (
+            published.node.id.clone(),
+            published.epoch(),
+            self.lease().as_secs_f64(),
+        );
+        let (asked, asked_at) = (Instant::now(), Timestamp::now());
+        let renew = Statement::new(RENEW, params![node, epoch, lease, offer]);
+        let answers = self.link()?.send(&[&renew]).await?;
+        drop(renew);
+        let Some(row) = answers.first().and_then(|rows| rows.first()) else {
+            return Err(self.reason().await?);
+        };
+        self.renewed = asked;
+        self.seen.offer = Some(offer);
+        let now: Timestamp = Columns::of(row).next()?;
+        // The database looked at its clock about half way between question and answer.
+        let half = asked.elapsed() / 2;
+        published
+            .node
+            .offset
+            .measure(time::after(asked_at, half), now);
+        Ok(())
+    }
+
+    /// Reason why the lease could not be renewed.
+    async fn reason(&mut self) -> Result<Lapse, Lapse> {
+        let (node, instance) = self.names();
+        let sql = "SELECT 1 FROM node WHERE id = $1 AND instance = $2";
+        let own = Statement::new(sql, params![node, instance]);
+        let answers = self.link()?.send(&[&own]).await?;
+        let is_own = answers.first().is_some_and(|rows| !rows.is_empty());
+        Ok(if is_own { Lapse::Ended } else { Lapse::Taken })
+    }
+
+    fn names(&self) -> (String, uuid::Uuid) {
+        let published = &self.shared.published;
+        (published.node.id.clone(), published.identity.instance)
+    }
+
+    /// Begins a new epoch, after the lease of the last one has ended: what it ran can still be ending before.
+    async fn come_back(&mut self) -> Result<Duration, Lapse> {
+        let left = self.renewed.left(self.lease());
+        if !left.is_zero() {
+            return Ok(left.min(REST));
+        }
+        let ((node, instance), lease) = (self.names(), self.lease().as_secs_f64());
+        let asked = Instant::now();
+        let back = Statement::new(RETURN, params![node, instance, lease]);
+        let answers = self.link()?.send(&[&back]).await?;
+        let row = answers.first().and_then(|rows| rows.first());
+        let epoch = Columns::of(row.ok_or(Lapse::Taken)?).next()?;
+        let shared = &self.shared;
+        shared.published.begin_epoch(epoch);
+        shared.queue.set_lapsed(None);
+        self.renewed = asked;
+        tracing::warn!(epoch, "this node works again, under a new lease");
+        // Others have changed what it counted.
+        self.count(false);
+        shared
+            .published
+            .node
+            .tenure
+            .send_replace(Tenure::Held { epoch });
+        Ok(Duration::ZERO)
+    }
+
+    async fn poll(&mut self) -> Result<Duration, Lapse> {
+        let published = Arc::clone(&self.shared.published);
+        let (node, epoch) = (published.node.id.clone(), published.epoch());
+        let poll = Statement::new(POLL, params![node]);
+        let cancelled = Statement::new(CANCELLED, params![epoch]);
+        let ready = Statement::new(READY, params![node]);
+        let answers = self.link()?.send(&[&poll, &cancelled, &ready]).await?;
+        let [state, cancelled, ready] = answers.as_slice() else {
+            return Err(Error::NotFound.into());
+        };
+        let mut state = Columns::of(state.first().ok_or(Error::NotFound)?);
+        published.observe(state.next()?, state.next()?);
+        let (nodes, counted, is_old): (u64, u64, bool) =
+            (state.next()?, state.next()?, state.next()?);
+        if nodes != self.seen.nodes {
+            self.see_nodes().await?;
+            if nodes == 0 {
+                self.count(false);
+            }
+            self.seen.nodes = nodes;
+        }
+        if nodes != 0 && counted != self.seen.counted {
+            self.take_numbers().await?;
+            self.seen.counted = counted;
+        }
+        if nodes != 0 && is_old {
+            self.count(true);
+        }
+        let read = |row: &Row| {
+            let mut columns = Columns::of(row);
+            Ok::<_, Error>((columns.next()?, columns.next()?))
+        };
+        let cancelled = cancelled.iter().map(read).collect::<Result<_>>()?;
+        let ready = ready.iter().map(|row| Columns::of(row).next());
+        let ready = ready.collect::<Result<Vec<String>>>()?;
+        let is_busy = !ready.is_empty() || published.totals().numbers.counts.running > 0;
+        let notices = Notices {
+            cancelled,
+            ready,
+            nodes,
+        };
+        published.node.notices.send_if_modified(|seen| {
+            let is_new = *seen != notices;
+            *seen = notices;
+            is_new
+        });
+        Ok(if is_busy { BUSY } else { REST })
+    }
+
+    /// Reads the other nodes that are live.
+    async fn see_nodes(&mut self) -> Result<(), Lapse> {
+        let answers = self
+            .link()?
+            .send(&[&Statement::new(NODES, Vec::new())])
+            .await?;
+        let nodes = answers.first().map_or(&[][..], Vec::as_slice);
+        let nodes = nodes.iter().map(|row| record(&mut Columns::of(row)));
+        let nodes = nodes.collect::<Result<Vec<_>>>()?;
+        let own = &self.shared.published.node;
+        let others = nodes
+            .into_iter()
+            .filter(|node| node.is_live && node.id != own.id);
+        own.others.send_replace(others.collect());
+        Ok(())
+    }
+
+    /// Takes over the numbers that a node has counted.
+    async fn take_numbers(&mut self) -> Result<(), Lapse> {
+        let answers = self
+            .link()?
+            .send(&[&Statement::new(COUNTED, Vec::new())])
+            .await?;
+        let body = answers.first().and_then(|rows| rows.first());
+        let body: String = body.map_or(Ok(String::new()), |row| Columns::of(row).next())?;
+        if let Some(numbers) = Numbers::from_json(&body) {
+            self.shared.published.totals().numbers = numbers;
+        }
+        Ok(())
+    }
+
+    /// Counts in a task of its own, between two batches of this node, for all nodes or for this one only.
+    fn count(&self, is_shared: bool) {
+        if self.is_counting.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (shared, is_counting) = (Arc::clone(&self.shared), Arc::clone(&self.is_counting));
+        self.tasks.spawn(async move {
+            let needs = Needs {
+                reads: totals::statements().into(),
+                is_alone: true,
+                ..Needs::default()
+            };
+            let decide = move |rows: &mut Rows| {
+                let [counts, queues] = rows.answers.as_slice() else {
+                    return Ok(());
+                };
+                let numbers = totals::read(counts, queues)?;
+                if is_shared {
+                    let body = numbers.to_json();
+                    rows.execute(
+                        "UPDATE counted SET number = number + 1, at = clock_timestamp(), body = $1
+                         WHERE at < clock_timestamp() - interval '1 s'",
+                        params![body],
+                    );
+                }
+                rows.counted = Some(numbers);
+                Ok(())
+            };
+            if let Err(error) = shared.queue.submit(0, needs, decide).await {
+                tracing::debug!(%error, "the records were not counted");
+            }
+            is_counting.store(false, Ordering::Release);
+        });
+    }
+}
+
+/// Reads a row of `NODES`.
+pub(crate) fn record(columns: &mut Columns<'_>) -> Result<NodeRecord> {
+    Ok(NodeRecord {
+        id: columns.next()?,
+        epoch: columns.next()?,
+        offer: columns.next()?,
+        is_live: columns.next()?,
+        lease_until: columns.next()?,
+    })
+}
+
+/// Reason why a round has failed.
+enum Lapse {
+    Failed(String),
+    /// The lease of this node has ended.
+    Ended,
+    /// Another process has started as this node.
+    Taken,
+}
+
+impl From<LinkError> for Lapse {
+    fn from(error: LinkError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<Error> for Lapse {
+    fn from(error: Error) -> Self {
+        Self::Failed(error.to_string())
+    }
+}

@@ -1,0 +1,21 @@
+//! The node: the store belongs to one process.
+
+use async_trait::async_trait;
+
+use forge_store::Result;
+use forge_store::node::{Node, NodeRecord};
+use forge_store::roles::Nodes;
+
+use crate::Sqlite;
+
+#[async_trait]
+impl Nodes for Sqlite {
+    fn node(&self) -> &Node {
+        &self.node
+    }
+
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        let epoch = self.published.identity.epoch;
+        Ok(vec![self.node.record(epoch)])
+    }
+}

@@ -1,0 +1,99 @@
+//! Nodes: bridges that share a store. Each has an id, which lies in its data folder, and works under an epoch, which ends
+//! with its lease. A store that only one process can open has one node, whose lease never ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+
+use forge_base::id::DispatchId;
+use forge_base::time::{Clock, Offset};
+
+/// State of the lease of this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tenure {
+    /// Executions and attempts of this epoch may go on.
+    Held { epoch: u64 },
+    /// The lease could not be renewed and is about to end, or has ended: others take over what ran here.
+    Lost,
+}
+
+/// What other nodes have done that concerns this one, as of the last poll.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notices {
+    /// Attempts that run here and have a cancel request.
+    pub cancelled: Vec<(DispatchId, u32)>,
+    /// Adapters of this node that have dispatches which can start.
+    pub ready: Vec<String>,
+    /// Grows when a node has ended or changed what it offers.
+    pub nodes: u64,
+}
+
+/// A node as the others see it.
+#[derive(Clone, Debug)]
+pub struct NodeRecord {
+    pub id: String,
+    pub epoch: u64,
+    /// What the node publishes about itself, as JSON.
+    pub offer: Box<RawValue>,
+    /// End of the lease by the clock of the database; `None` without one.
+    pub lease_until: Option<Timestamp>,
+    pub is_live: bool,
+}
+
+/// This node.
+#[derive(Debug)]
+pub struct Node {
+    pub id: String,
+    /// Length of the lease. `None`: it never ends, and there are no other nodes.
+    pub lease: Option<Duration>,
+    pub tenure: watch::Sender<Tenure>,
+    pub notices: watch::Sender<Notices>,
+    /// The other nodes that are live.
+    pub others: watch::Sender<Arc<[NodeRecord]>>,
+    /// What this node publishes about itself.
+    pub offer: watch::Sender<Box<RawValue>>,
+    /// Clock of the database, if it has one, as of the last renewal.
+    pub offset: &'static Offset,
+}
+
+impl Node {
+    pub fn new(id: String, lease: Option<Duration>, epoch: u64) -> Self {
+        Self {
+            id,
+            lease,
+            tenure: watch::Sender::new(Tenure::Held { epoch }),
+            notices: watch::Sender::default(),
+            others: watch::Sender::new(Arc::from([])),
+            offer: watch::Sender::new(RawValue::NULL.to_owned()),
+            // One for each store that a process opens.
+            offset: Box::leak(Box::default()),
+        }
+    }
+
+    /// The only node of a store, under this epoch.
+    pub fn alone(id: String, epoch: u64) -> Self {
+        Self::new(id, None, epoch)
+    }
+
+    /// The clock that all nodes share.
+    pub fn clock(&self) -> Clock {
+        match self.lease {
+            None => Clock::System,
+            Some(_) => Clock::Corrected(self.offset),
+        }
+    }
+
+    /// The record of this node, if it is the only one.
+    pub fn record(&self, epoch: u64) -> NodeRecord {
+        NodeRecord {
+            id: self.id.clone(),
+            epoch,
+            offer: self.offer.borrow().clone(),
+            lease_until: None,
+            is_live: true,
+        }
+    }
+}
