@@ -83,7 +83,7 @@ pub fn acknowledge(stored: Option<&Intervention>) -> Acknowledged {
     }
 }
 
-/// Position to read on from. Positions begin again after all records were removed.
+/// Position to read on from. In a file of an earlier version, positions have begun again after all records were removed.
 pub fn resume(kept: u64, last: u64) -> u64 {
     if kept > last { 0 } else { kept }
 }

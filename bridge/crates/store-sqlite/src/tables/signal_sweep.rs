@@ -32,20 +32,25 @@ pub(crate) fn sweep(
         Ok(old.map(|(seq, _)| seq).collect())
     };
     let sql = "DELETE FROM signal WHERE seq = ?";
-    (swept.signals, swept.more) = remove(tx, sql, old(OLDEST)?, limit, begun)?;
+    let signals = old(OLDEST)?;
+    (swept.signals, swept.more) = remove(tx, sql, &signals, limit, begun)?;
+    if let Some(last) = signals[..swept.signals as usize].last() {
+        let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('signals_removed', ?)";
+        tx.execute(sql, [last])?;
+    }
     if swept.more {
         return Ok(swept);
     }
     let sql = "DELETE FROM signal_intervention WHERE seq = ?";
     let interventions = old(interventions::OLDEST)?;
-    (swept.interventions, swept.more) = remove(tx, sql, interventions, limit, begun)?;
+    (swept.interventions, swept.more) = remove(tx, sql, &interventions, limit, begun)?;
     if swept.more {
         return Ok(swept);
     }
     let params = params![signals::place(before), nanos(before), step];
-    let empty = rows::all(tx.conn, EMPTY, params, |row| row.get(0))?;
+    let empty: Vec<u64> = rows::all(tx.conn, EMPTY, params, |row| row.get(0))?;
     let sql = "DELETE FROM signal_session WHERE seq = ?";
-    (swept.sessions, swept.more) = remove(tx, sql, empty, limit, begun)?;
+    (swept.sessions, swept.more) = remove(tx, sql, &empty, limit, begun)?;
     Ok(swept)
 }
 
@@ -53,12 +58,12 @@ pub(crate) fn sweep(
 fn remove(
     tx: &Tx<'_>,
     sql: &str,
-    rows: Vec<u64>,
+    rows: &[u64],
     limit: usize,
     begun: Instant,
 ) -> rusqlite::Result<(u64, bool)> {
     let mut removed = 0;
-    for (place, seq) in rows.into_iter().enumerate() {
+    for (place, seq) in rows.iter().enumerate() {
         if place == limit || place > 0 && begun.elapsed() > STEP_TIME {
             return Ok((removed, true));
         }

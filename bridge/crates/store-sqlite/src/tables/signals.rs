@@ -239,6 +239,8 @@ fn first(
     Ok(Some(SignalRecorded::Repeat(session_id, verdict)))
 }
 
+/// Takes the position after that of the last record; after the highest one that was removed or forwarded if there is none,
+/// because no position is given twice.
 fn insert_record(
     tx: &Tx<'_>,
     session: u64,
@@ -246,10 +248,12 @@ fn insert_record(
     repeat: Option<(&str, &Digest)>,
 ) -> rusqlite::Result<()> {
     tx.execute(
-        "INSERT INTO signal (session, at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in,
+        "INSERT INTO signal (seq, session, at, ts, kind, model, tool, user_id, project_id, error_code, tokens_in,
            tokens_out, cost_micros, cache_read_tokens, cache_write_tokens, latency_ms, drift_score,
            confidence, details, blocked, intervention, key_id, repeat_key)
-         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         VALUES ((SELECT max(value) + 1 FROM meta WHERE name IN ('forwarded', 'signals_removed')
+                    AND NOT EXISTS (SELECT 1 FROM signal)),
+           ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             session,
             nanos(record.at),

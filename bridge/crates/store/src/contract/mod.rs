@@ -120,6 +120,7 @@ macro_rules! contract_tests {
                 a_signal_pauses_its_session_and_the_next_resumes_it
                 recent_sessions_are_listed_by_their_id
                 records_are_read_on_from_the_position_that_was_kept
+                the_position_of_a_removed_record_is_not_given_again
                 sessions_are_listed_newest_first_and_filtered;
             signals:
                 a_record_counts_in_its_session a_signal_of_an_unknown_session_is_not_found

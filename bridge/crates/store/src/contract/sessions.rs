@@ -220,10 +220,30 @@ pub async fn records_are_read_on_from_the_position_that_was_kept(subject: impl S
     assert_eq!(read(10).await, entries[2..]);
     store.keep_forwarded(entries[2].position).await.unwrap();
     assert_eq!(read(10).await, []);
-    // Positions can begin again after all records were removed.
-    while store.sweep_signals(at(100), 10).await.unwrap().more {}
-    open(&*store, successor("c", &session("c"), 200)).await;
-    records(&*store, signal("c", 201)).await;
-    let entries = read(10).await;
-    assert_eq!((entries.len(), &*entries[0].session.id), (1, "c"));
+}
+
+/// As many records as were forwarded arrive after all of those were removed.
+pub async fn the_position_of_a_removed_record_is_not_given_again(subject: impl Subject) {
+    let store = subject.open().await;
+    store.keep_forwarded(0).await.unwrap();
+    for (id, seconds) in [("a", 0), ("b", 200), ("c", 400)] {
+        let store = subject.open().await;
+        open(&*store, successor(id, &session(id), seconds)).await;
+        for more in [1, 2] {
+            records(&*store, signal(id, seconds + more)).await;
+        }
+        let entries = store.signals_to_forward(10).await.unwrap().unwrap();
+        let sessions: Vec<_> = entries.iter().map(|one| &*one.session.id).collect();
+        assert_eq!(sessions, [id, id]);
+        store.keep_forwarded(entries[1].position).await.unwrap();
+        while store
+            .sweep_signals(at(seconds + 100), 10)
+            .await
+            .unwrap()
+            .more
+        {}
+        let kept = store.signals_to_forward(10).await.unwrap();
+        assert_eq!(kept, Some(Vec::new()));
+        assert_eq!(store.signal_session(id, 1).await.unwrap(), None);
+    }
 }

@@ -333,7 +333,8 @@ impl State {
     }
 
     fn last_signal(&self) -> u64 {
-        self.signals.last_key_value().map_or(0, |(last, _)| *last)
+        let last = self.signals.last_key_value();
+        last.map_or(self.signals_removed, |(last, _)| *last)
     }
 
     /// Verdict that a stored record was answered with.
@@ -352,6 +353,7 @@ impl State {
                 swept.more = true;
                 return swept;
             }
+            self.signals_removed = *oldest.key();
             oldest.remove();
             swept.signals += 1;
         }

@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) signal_sessions: BTreeMap<u64, SignalSession>,
     /// In the order of arrival.
     pub(super) signals: BTreeMap<u64, Counted>,
+    /// Highest position of a signal that was removed; no position is given twice.
+    pub(super) signals_removed: u64,
     pub(super) forwarded: Option<u64>,
     pub(super) interventions: BTreeMap<u64, record::Intervention>,
     /// The origin that `due` served last.
@@ -133,6 +135,7 @@ impl State {
             runs: BTreeMap::new(),
             signal_sessions: BTreeMap::new(),
             signals: BTreeMap::new(),
+            signals_removed: 0,
             forwarded: None,
             interventions: BTreeMap::new(),
             served: std::cell::RefCell::default(),
