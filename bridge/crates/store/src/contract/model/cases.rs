@@ -82,7 +82,6 @@ async fn run(disk: Box<dyn Killable>, steps: Vec<(Step, i64)>) {
         deliveries: Vec::new(),
         leases: Vec::new(),
         runs: Vec::new(),
-        has_removed_signals: false,
         now: 1,
     };
     for (step, passes) in steps {

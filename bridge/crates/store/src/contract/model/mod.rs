@@ -61,7 +61,6 @@ struct Pair {
     deliveries: Vec<DeliveryId>,
     leases: Vec<Lease>,
     runs: Vec<RunId>,
-    has_removed_signals: bool,
     now: i64,
 }
 

@@ -169,9 +169,7 @@ impl Pair {
                 });
             }
             SignalStep::Sweep { age, limit } => {
-                let (signals, _) =
-                    both!(self, store => sweep_all(store, now - i64::from(age), limit));
-                self.has_removed_signals |= signals > 0;
+                both!(self, store => sweep_all(store, now - i64::from(age), limit));
             }
         }
     }
@@ -189,11 +187,7 @@ impl Pair {
             recent.unwrap();
         }
         both!(self, store => store.open_interventions(3)).unwrap();
-        // In some stores positions begin again after all records were removed, and one that is issued again can be
-        // that which was kept.
-        if !self.has_removed_signals {
-            both!(self, store => entries(store, 3));
-        }
+        both!(self, store => entries(store, 3));
         for session in [None, Some(name(1))] {
             let filter = |before| InterventionFilter {
                 session: session.clone(),
