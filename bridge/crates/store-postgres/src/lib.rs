@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod copy;
 mod engine;
 pub mod open;
 pub mod open_error;

@@ -22,19 +22,19 @@ use crate::published::{Identity, Published, Totals};
 use crate::rows::statement::{Columns, Statement, params};
 use crate::totals;
 
-const SCHEMA: &str = include_str!("schema.sql");
+pub(crate) const SCHEMA: &str = include_str!("schema.sql");
 const VERSION: i64 = 1;
 const OLDEST_SERVER: i64 = 140_000;
 
 const SERVER: &str = "SELECT current_setting('server_version_num')::int8, pg_is_in_recovery(),
    convert_to(current_setting('server_encoding'), 'UTF8'), convert_to(current_setting('fsync'), 'UTF8'),
    convert_to(current_setting('full_page_writes'), 'UTF8'), convert_to(current_setting('synchronous_commit'), 'UTF8'),
-   current_setting('synchronous_standby_names') <> '', to_regclass('schema') IS NOT NULL";
+   current_setting('synchronous_standby_names') <> '',
+   CASE WHEN to_regclass('copy_progress') IS NOT NULL THEN 1 WHEN to_regclass('schema') IS NOT NULL THEN 2 ELSE 0 END::int8";
 const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, revision, offer)
    VALUES ($1, nextval('epoch'), $2, clock_timestamp() + $3 * interval '1 s', false, 0, 'null')
    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, instance = excluded.instance, until = excluded.until,
-     has_ended = false,
-     revision = node.revision + 1, offer = excluded.offer
+     has_ended = false, revision = node.revision + 1, offer = excluded.offer
    RETURNING epoch";
 const BOUNDS: &str = "SELECT
    coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
@@ -44,13 +44,12 @@ impl Postgres {
     /// Opens the store in this database as the node of this id, or creates one. Ends the epoch that the node has there.
     pub async fn open(config: &Config, target: Target, node: &str) -> Result<Self, OpenError> {
         let database = target.name();
-        let link = Link::connect(&target).await;
-        let mut link = link.map_err(|error| OpenError::Connect {
-            database: database.clone(),
-            reason: error,
-        })?;
-        if !check_server(&mut link, &database).await? {
-            create(&mut link, &database).await?;
+        let mut link = connect(&target).await?;
+        let server = check_server(&mut link, &database).await?;
+        match server.holds {
+            Holds::Nothing => create(&mut link, &database).await?,
+            Holds::PartOfCopy => return Err(OpenError::Copying { database }),
+            Holds::Store => {}
         }
         let failed = |error: OpeningError| OpenError::Read {
             database: database.clone(),
@@ -93,8 +92,16 @@ enum OpeningError {
     Store(#[from] Error),
 }
 
-/// Refuses a server that is unfit. True if the database has tables of a store.
-async fn check_server(link: &mut Link, database: &str) -> Result<bool, OpenError> {
+pub(crate) async fn connect(target: &Target) -> Result<Link, OpenError> {
+    let link = Link::connect(target).await;
+    link.map_err(|reason| OpenError::Connect {
+        database: target.name(),
+        reason,
+    })
+}
+
+/// Refuses a server that is unfit.
+pub(crate) async fn check_server(link: &mut Link, database: &str) -> Result<Server, OpenError> {
     let name = || database.to_owned();
     let answers = link.send(&[&Statement::new(SERVER, Vec::new())]).await;
     let read = |error: OpeningError| OpenError::Read {
@@ -136,13 +143,23 @@ async fn check_server(link: &mut Link, database: &str) -> Result<bool, OpenError
             "on",
         ))
     } else {
-        Ok(server.has_tables)
+        Ok(server)
     }
+}
+
+/// Tables of a database.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Holds {
+    #[default]
+    Nothing,
+    /// Those of a store whose copy into the database is not complete.
+    PartOfCopy,
+    Store,
 }
 
 /// Settings of a server, in the order of `SERVER`.
 #[derive(Default)]
-struct Server {
+pub(crate) struct Server {
     version: i64,
     is_standby: bool,
     encoding: String,
@@ -150,10 +167,10 @@ struct Server {
     full_page_writes: String,
     synchronous_commit: String,
     has_standbys: bool,
-    has_tables: bool,
+    pub(crate) holds: Holds,
 }
 crate::rows::table::fields!(Server {
-    version is_standby encoding fsync full_page_writes synchronous_commit has_standbys has_tables
+    version is_standby encoding fsync full_page_writes synchronous_commit has_standbys holds
 });
 
 impl Server {
@@ -164,15 +181,14 @@ impl Server {
 
 /// Creates the tables, in one transaction. Another node can be doing the same.
 async fn create(link: &mut Link, database: &str) -> Result<(), OpenError> {
-    let (store_id, log) = (LogName::random(), LogName::random());
-    let script = format!(
-        "BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}
-         INSERT INTO schema (version, oldest_reader, store_id, log)
-         VALUES ({VERSION}, {VERSION}, '{}', '{}'); COMMIT",
-        store_id.as_str(),
-        log.as_str()
-    );
-    let Err(error) = link.run(&script).await else {
+    let script = format!("BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}");
+    let row = schema_row(LogName::random().as_str(), LogName::random().as_str());
+    let commit = Statement::new("COMMIT", Vec::new());
+    let created = match link.run(&script).await {
+        Ok(()) => link.send(&[&row, &commit]).await.map(drop),
+        Err(error) => Err(error),
+    };
+    let Err(error) = created else {
         return Ok(());
     };
     let rolled_back = link.run("ROLLBACK").await;
@@ -183,6 +199,13 @@ async fn create(link: &mut Link, database: &str) -> Result<(), OpenError> {
             reason: error.to_string(),
         }),
     }
+}
+
+/// Makes the tables those of a store of these names.
+pub(crate) fn schema_row(store_id: &str, log: &str) -> Statement<'static> {
+    let sql = "INSERT INTO schema (version, oldest_reader, store_id, log) VALUES ($1, $1, $2, $3)";
+    let (store_id, log) = (store_id.to_owned(), log.to_owned());
+    Statement::new(sql, params![VERSION, store_id, log]).into_owned()
 }
 
 /// Version of the tables, name of the store and of its log.

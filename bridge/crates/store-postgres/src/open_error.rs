@@ -29,6 +29,10 @@ pub enum OpenError {
         version: i64,
         known: i64,
     },
+    #[error(
+        "a copy of a store into {database} is not complete; run `forge-bridge store copy` again, until it says so"
+    )]
+    Copying { database: String },
     #[error("cannot create the tables in {database}: {reason}")]
     Create { database: String, reason: String },
     #[error("cannot read the store in {database}: {reason}")]

@@ -69,7 +69,7 @@ CREATE TABLE dispatch (
   turn int8,
   -- Node that ran it last, or the last one of its session; with `is_bound` it runs nowhere else.
   home bytea,
-  is_bound bool NOT NULL,
+  is_bound bool NOT NULL DEFAULT false,
   origin bytea,
   not_before int8,
   start_by int8 NOT NULL,
@@ -131,7 +131,7 @@ CREATE TABLE delivery (
   id uuid PRIMARY KEY,
   state int8 NOT NULL,
   -- Epoch that attempts it; 0 if any node can.
-  epoch int8 NOT NULL,
+  epoch int8 NOT NULL DEFAULT 0,
   origin bytea NOT NULL,
   attempts int8 NOT NULL,
   since int8 NOT NULL,
@@ -193,7 +193,7 @@ CREATE TABLE run (
   trace_id bytea NOT NULL,
   taken_over bytea,
   -- Node that drives it.
-  node bytea NOT NULL
+  node bytea NOT NULL DEFAULT ''
 );
 CREATE UNIQUE INDEX run_place ON run (place);
 CREATE UNIQUE INDEX run_key ON run (key) WHERE key IS NOT NULL;
@@ -240,7 +240,10 @@ CREATE UNIQUE INDEX signal_session_place ON signal_session (place);
 -- Orders sessions that start together as they were stored.
 CREATE SEQUENCE signal_session_tie;
 CREATE FUNCTION place_session() RETURNS trigger LANGUAGE plpgsql AS
-  'BEGIN NEW.place := greatest(NEW.started_at, 0) + nextval(''signal_session_tie'') % 1000; RETURN NEW; END';
+  'BEGIN
+     NEW.place := coalesce(NEW.place, greatest(NEW.started_at, 0) + nextval(''signal_session_tie'') % 1000);
+     RETURN NEW;
+   END';
 CREATE TRIGGER place_session BEFORE INSERT ON signal_session FOR EACH ROW EXECUTE FUNCTION place_session();
 -- Signals in the order of their arrival. `key_id` is that of the session, where there is a `repeat_key`.
 CREATE TABLE signal (

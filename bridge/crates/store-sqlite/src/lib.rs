@@ -2,6 +2,7 @@
 //! below this module.
 #![forbid(unsafe_code)]
 
+pub mod copy;
 mod engine;
 pub mod maintenance;
 pub mod open;

@@ -5,12 +5,14 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rusqlite::Connection;
+
 use super::Sqlite;
 use super::engine::wal::{self, Mode};
 use super::engine::{Engine, FolderLock, connection};
 use super::open_error::OpenError;
 use super::tables::counters::{Counters, Published, Totals};
-use super::tables::schema;
+use super::tables::{copied, schema};
 use forge_base::failpoint;
 use forge_store::Config;
 use forge_store::node::Node;
@@ -29,19 +31,12 @@ impl Sqlite {
         if !is_present(&file)? {
             create(&file)?;
         }
-        connection::make_private(&file).map_err(&access)?;
-        // A WAL beside a file whose name a power cut can still take back would look like the remains of a store.
-        wal::sync_folder(&file).map_err(&access)?;
-        lock.watch(&file).map_err(&access)?;
-
-        let opened = connection::open(&file).map_err(failed)?;
-        schema::inspect(&opened, &file)?;
-        connection::configure(&opened, config).map_err(failed)?;
-        // A killed process leaves frames in the page cache that it never synced. They must survive a power cut before
-        // anything is written behind them; with a reader in another process not all are copied.
-        let frames = wal::checkpoint(&opened, Mode::Passive).map_err(failed)?;
-        if !frames.is_all_in_file() {
-            wal::sync(&file).map_err(&access)?;
+        let opened = open_file(config, &file, &mut lock)?;
+        if let Some(is_complete) = copied::mark(&opened).map_err(failed)? {
+            return Err(OpenError::Copied {
+                file,
+                state: if is_complete { "was" } else { "is being" },
+            });
         }
         failpoint::point("store.opened");
         schema::migrate(&opened).map_err(failed)?;
@@ -62,6 +57,31 @@ impl Sqlite {
             served: Arc::default(),
         })
     }
+}
+
+/// Opens a file that exists for writing, behind what an earlier process has left.
+pub(super) fn open_file(
+    config: &Config,
+    file: &Path,
+    lock: &mut FolderLock,
+) -> Result<Connection, OpenError> {
+    let access = OpenError::access(file);
+    let failed = |source| schema::classify(file, source);
+    connection::make_private(file).map_err(&access)?;
+    // A WAL beside a file whose name a power cut can still take back would look like the remains of a store.
+    wal::sync_folder(file).map_err(&access)?;
+    lock.watch(file).map_err(&access)?;
+
+    let opened = connection::open(file).map_err(failed)?;
+    schema::inspect(&opened, file)?;
+    connection::configure(&opened, config).map_err(failed)?;
+    // A killed process leaves frames in the page cache that it never synced. They must survive a power cut before
+    // anything is written behind them; with a reader in another process not all are copied.
+    let frames = wal::checkpoint(&opened, Mode::Passive).map_err(failed)?;
+    if !frames.is_all_in_file() {
+        wal::sync(file).map_err(&access)?;
+    }
+    Ok(opened)
 }
 
 /// True if there is a database file. An empty one was never written by a bridge, nor was a WAL without its database: they

@@ -56,6 +56,10 @@ pub enum OpenError {
         "another process holds a lock on {file} for longer than store.busy_timeout; end it and start again"
     )]
     Busy { file: PathBuf },
+    #[error(
+        "{file} {state} copied into another database; start with that one as `store.url`, or run `forge-bridge store copy --undo` to work on this file again"
+    )]
+    Copied { file: PathBuf, state: &'static str },
     #[error("cannot start the store's threads")]
     Thread { source: io::Error },
 }

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "model")]
 pub mod contract;
+pub mod copy;
 pub mod destination;
 pub mod event_batch;
 #[cfg(feature = "model")]

@@ -170,6 +170,14 @@ pub fn with_events(result: &RawValue, log: &LogName, totals: EventTotals) -> Res
     ))
 }
 
+/// A result of `with_events` without them, and their number.
+pub fn without_events(body: &str) -> Option<(String, u64)> {
+    let (result, events) = body.rsplit_once(r#""events":{"count":"#)?;
+    let (count, _) = events.split_once(',')?;
+    let open = result.strip_suffix(',').unwrap_or(result);
+    Some((format!("{open}}}"), count.parse().ok()?))
+}
+
 /// New `start_by` of a requeued dispatch: it can wait as long as a new one.
 pub fn start_again_by(dispatch: &DispatchRecord, now: Timestamp) -> Timestamp {
     let waits_from = dispatch
@@ -291,10 +299,19 @@ mod tests {
             ("{}", format!("{{{events}")),
             (" { } ", format!("{{{events}")),
             (r#"{"a":{}}"#, format!(r#"{{"a":{{}},{events}"#)),
+            (
+                r#"{"events":{"count":1}}"#,
+                format!(r#"{{"events":{{"count":1}},{events}"#),
+            ),
         ] {
             let result = RawValue::from_string(result.into()).unwrap();
             assert_eq!(with_events(&result, &log, totals).unwrap(), expected);
+            let (without, count) = without_events(&expected).unwrap();
+            assert_eq!(count, 3);
+            let without = RawValue::from_string(without).unwrap();
+            assert_eq!(with_events(&without, &log, totals).unwrap(), expected);
         }
+        assert_eq!(without_events("{}"), None);
         let list = RawValue::from_string("[]".into()).unwrap();
         assert!(with_events(&list, &log, totals).is_err());
     }

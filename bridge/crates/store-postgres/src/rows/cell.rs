@@ -14,6 +14,8 @@ use forge_base::time::{from_nanos, nanos};
 use forge_store::record::{DeliveryState, RunStatus, Severity, SignalSource};
 use forge_store::{Error, Result};
 
+use crate::open::Holds;
+
 /// A value that a column holds.
 pub(crate) trait Cell: Sized {
     /// Types of the column, and of an array of its values.
@@ -178,6 +180,7 @@ code!(DeliveryState: Pending Delivered Dead Superseded);
 code!(RunStatus: Planning PlanReview Executing Paused Completed Failed Cancelled);
 code!(SignalSource: Agent Engine Execution);
 code!(Severity: Info Warning Critical);
+code!(Holds: Nothing PartOfCopy Store);
 
 impl<C: Cell> Cell for Option<C> {
     const TYPE: Type = C::TYPE;

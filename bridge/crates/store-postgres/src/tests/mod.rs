@@ -2,6 +2,7 @@
 
 mod cluster;
 mod commit;
+mod copy;
 mod crash;
 mod encryption;
 mod faults;

@@ -5,6 +5,7 @@ pub(super) mod accept;
 pub(super) mod amounts;
 pub(super) mod approval;
 pub(super) mod content;
+pub(super) mod copied;
 pub(super) mod counters;
 pub(super) mod deliver;
 mod event_read;

@@ -100,17 +100,21 @@ pub(crate) fn mark_restored(copy: &Connection) -> rusqlite::Result<()> {
     copy.execute(sql, []).map(drop)
 }
 
+/// Makes a copy a store of its own, with an event history of its own.
+pub(crate) fn rename(copy: &Connection) -> rusqlite::Result<()> {
+    let sql = "UPDATE meta SET value = ? WHERE name = ?";
+    for name in ["store_id", "log"] {
+        copy.execute(sql, params![LogName::random().as_str(), name])?;
+    }
+    Ok(())
+}
+
 /// Takes the next epoch; under new names when the file is a copy of another store.
 pub(crate) fn boot(connection: &Connection, file: &Path) -> Result<Identity, OpenError> {
     let next = || {
         let boot = connection.unchecked_transaction()?;
         if boot.execute("DELETE FROM meta WHERE name = 'restored'", [])? > 0 {
-            for name in ["store_id", "log"] {
-                boot.execute(
-                    "UPDATE meta SET value = ? WHERE name = ?",
-                    params![LogName::random().as_str(), name],
-                )?;
-            }
+            rename(&boot)?;
         }
         boot.execute("UPDATE meta SET value = value + 1 WHERE name = 'epoch'", [])?;
         let identity = identity(&boot)?;
