@@ -57,6 +57,20 @@ fn image_compose_and_manifests_are_well_formed() {
     );
 }
 
+/// Runs `tests/deploy`, which renders the chart.
+#[test]
+fn the_chart_is_what_its_values_say() {
+    passes(
+        tool("python")
+            .args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"])
+            .arg("tests/deploy")
+            .env("FORGE_BRIDGE", env!("CARGO_BIN_EXE_forge-bridge"))
+            .env("FORGE_HELM", forge_test_runtimes::helm())
+            .env("FORGE_NODE", forge_test_runtimes::node())
+            .env("PYTHONDONTWRITEBYTECODE", "1"),
+    );
+}
+
 #[test]
 fn scripts_are_linted() {
     passes(tool("shellcheck").args(["config/deploy/release.sh", ".ci/run", ".ci/setup"]));

