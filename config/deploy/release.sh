@@ -14,22 +14,46 @@ adapters() {
   done
 }
 
+# Copies files and folders of the sources to the same paths below the folder $1, so that links between them hold.
+keep() {
+  tar --exclude=target --exclude=node_modules --exclude=__pycache__ -c -- "${@:2}" | tar -x -C "$1"
+}
+
+# Replaces links of the pages below the folder $1 by their text if the archive does not have their target.
+links() {
+  python3 -c '
+import pathlib, re, sys
+for page in pathlib.Path(sys.argv[1]).rglob("*.md"):
+    def kept(link):
+        target = link[2].partition("#")[0]
+        there = not target or "://" in target or (page.parent / target).exists()
+        return link[0] if there else link[1].removeprefix("!").strip("[]")
+    page.write_text(re.sub(r"(!?\[[^\]]*\])\(([^)\s]+)\)", kept, page.read_text()))
+' "$1"
+}
+
+# Prints a workspace manifest for the packages in adapter-api alone.
+workspace() {
+  printf '# Workspace of the packages in adapter-api, which adapters in Rust depend on.\n'
+  printf '[workspace]\nmembers = ["adapter-api", "adapter-api/abi"]\nexclude = ["plugins/examples"]\nresolver = "3"\n\n'
+  awk '/^\[/{inside = /^\[workspace\./} inside && !/path = "(adapters|bridge|tests)\//' Cargo.toml
+}
+
 lay() {
-  local from=$1 to=$2 adapter shell file
-  mkdir -p "$to"/{plugins,config,docs,completions,man}
+  local from=$1 to=$2 adapter shell file pages=()
+  mkdir -p "$to"/{plugins,completions,man}
   install -m 0755 "$from/forge-bridge" "$from/forge" "$from/forg" "$from/forg-conformance" "$to/"
   for adapter in $(adapters); do
     install -m 0644 "$from/libforge_adapter_${adapter//-/_}.so" "$to/plugins/"
+    pages+=("adapters/$adapter/README.md")
   done
-  cp plugins/README.md "$to/plugins/"
-  cp config/README.md config/forge-bridge.toml "$to/config/"
-  cp -r config/examples "$to/config/"
-  cp -r config/grafana "$to/config/"
-  install -D -m 0644 config/prometheus/alerts.yml "$to/config/prometheus/alerts.yml"
-  mkdir "$to/config/deploy"
-  cp config/deploy/{README.md,forge-bridge.service,kubernetes.yaml} "$to/config/deploy/"
-  cp README.md CHANGELOG.md LICENSE-* "$to/"
-  cp docs/*.md "$to/docs/"
+  keep "$to" LICENSE-* CHANGELOG.md SECURITY.md docs examples bridge/openapi.json bridge/console/*.png bridge/schemas
+  keep "$to" adapters/README.md "${pages[@]}" adapter-api plugins/*.md plugins/examples
+  keep "$to" config/README.md config/forge-bridge.toml config/examples config/grafana config/prometheus/alerts.yml
+  keep "$to" config/deploy/{README.md,forge-bridge.service,kubernetes.yaml,helm}
+  install -m 0644 config/deploy/archive.md "$to/README.md"
+  workspace > "$to/Cargo.toml"
+  links "$to"
   for shell in bash:forge-bridge.bash elvish:forge-bridge.elv fish:forge-bridge.fish \
     powershell:_forge-bridge.ps1 zsh:_forge-bridge; do
     file=${shell#*:}

@@ -1,4 +1,4 @@
-//! `config/deploy`: each file against its linter or its schema; contents of a release archive.
+//! `config/deploy`: each file against its linter or its schema, and `tests/deploy`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -57,9 +57,9 @@ fn image_compose_and_manifests_are_well_formed() {
     );
 }
 
-/// Runs `tests/deploy`, which renders the chart.
+/// Runs `tests/deploy`: the chart, and the layout of the archive with the libraries of this build.
 #[test]
-fn the_chart_is_what_its_values_say() {
+fn the_packages_hold_and_do_what_they_say() {
     passes(
         tool("python")
             .args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"])
@@ -67,6 +67,7 @@ fn the_chart_is_what_its_values_say() {
             .env("FORGE_BRIDGE", env!("CARGO_BIN_EXE_forge-bridge"))
             .env("FORGE_HELM", forge_test_runtimes::helm())
             .env("FORGE_NODE", forge_test_runtimes::node())
+            .env("FORGE_PLUGINS", plugins())
             .env("PYTHONDONTWRITEBYTECODE", "1"),
     );
 }
@@ -144,102 +145,6 @@ fn every_variable_is_a_setting() {
     let output = check.output().unwrap();
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["warnings"], serde_json::json!([]), "{names:?}");
-}
-
-/// Runs the program from the layout of the archive, with the libraries of this build.
-#[test]
-fn a_release_finds_its_plugins_beside_it() {
-    let (from, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let to = elsewhere.path().join("forge-bridge");
-    let program = from.path().join("forge-bridge");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_forge-bridge"), &program).unwrap();
-    let launchers = [
-        ("forge", env!("CARGO_BIN_EXE_forge")),
-        ("forg", env!("CARGO_BIN_EXE_forg")),
-        ("forg-conformance", env!("CARGO_BIN_EXE_forg-conformance")),
-    ];
-    for (name, built) in launchers {
-        std::os::unix::fs::symlink(built, from.path().join(name)).unwrap();
-    }
-    for entry in fs::read_dir(plugins()).unwrap() {
-        let path = entry.unwrap().path();
-        let name = path.file_name().unwrap().to_str().unwrap();
-        if !name.starts_with("libforge_adapter_") || !name.ends_with(".so") {
-            continue;
-        }
-        let copy = from.path().join(name);
-        match name.contains("echo") {
-            true => drop(fs::copy(&path, &copy).unwrap()),
-            // The name is enough; libraries of an unoptimised build are large.
-            false => fs::write(&copy, "").unwrap(),
-        }
-    }
-    let script = root().join("config/deploy/release.sh");
-    passes(Command::new(script).arg("--lay").args([from.path(), &to]));
-
-    let libraries: BTreeSet<_> = files(&to.join("plugins"))
-        .into_iter()
-        .filter(|name| name.ends_with(".so"))
-        .collect();
-    let adapters = fs::read_dir(root().join("adapters")).unwrap();
-    let adapters: BTreeSet<_> = adapters
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| {
-            let manifest = fs::read_to_string(path.join("Cargo.toml"));
-            manifest.is_ok_and(|manifest| manifest.contains("\"cdylib\""))
-        })
-        .map(|path| {
-            let name = path
-                .file_name()
-                .unwrap()
-                .to_str()
-                .unwrap()
-                .replace('-', "_");
-            format!("libforge_adapter_{name}.so")
-        })
-        .collect();
-    assert_eq!(libraries, adapters);
-    for (folder, wanted) in [
-        (
-            "",
-            "LICENSE-APACHE LICENSE-MIT README.md CHANGELOG.md forge forge-bridge",
-        ),
-        ("docs", "operate.md receive.md"),
-        ("config", "forge-bridge.toml"),
-        ("config/deploy", "forge-bridge.service"),
-        ("config/grafana", "forge-bridge.json"),
-        ("config/prometheus", "alerts.yml"),
-        (
-            "completions",
-            "forge-bridge.bash forge-bridge.fish _forge-bridge",
-        ),
-        ("man", "forge-bridge.1 forge-bridge-dispatch.1"),
-    ] {
-        let found = files(&to.join(folder));
-        for name in wanted.split(' ') {
-            assert!(found.contains(name), "{folder}/{name} is not in {found:?}");
-        }
-    }
-    passes(
-        Command::new("bash")
-            .arg("-n")
-            .arg(to.join("completions/forge-bridge.bash")),
-    );
-
-    let mut demo = Command::new(to.join("forge-bridge"));
-    demo.env_clear()
-        .env("HOME", from.path())
-        .current_dir("/")
-        .arg("demo");
-    let said = passes(&mut demo);
-    assert!(said.contains("valid signature"), "{said}");
-}
-
-fn files(folder: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(folder).unwrap();
-    entries
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect()
 }
 
 #[test]
