@@ -33,14 +33,15 @@ def build_context(to: Path) -> None:
 
 @pytest.fixture(scope="session")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A release with the programs and libraries of this build, from the sources that an image's build has."""
+    """A release with the programs and libraries of this build, without their symbols, from the sources that an image's
+    build has."""
     sources, built = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("built")
     build_context(sources)
     for name in ("forge-bridge", "forge", "forg", "forg-conformance"):
-        (built / name).symlink_to(PROGRAM.parent / name)
+        run(["strip", "-o", str(built / name), str(PROGRAM.parent / name)])
     for library in PLUGINS.glob("libforge_adapter_*.so"):
         if library.name in REAL:
-            (built / library.name).symlink_to(library)
+            run(["strip", "-o", str(built / library.name), str(library)])
         else:
             (built / library.name).touch()
     to = tmp_path_factory.mktemp("release") / "forge-bridge"

@@ -57,7 +57,7 @@ fn image_compose_and_manifests_are_well_formed() {
     );
 }
 
-/// Runs `tests/deploy`: the chart, and the layout of the archive with the libraries of this build.
+/// Runs `tests/deploy`: the chart, and the archive and the packages for npm with the programs and libraries of this build.
 #[test]
 fn the_packages_hold_and_do_what_they_say() {
     passes(
@@ -74,7 +74,12 @@ fn the_packages_hold_and_do_what_they_say() {
 
 #[test]
 fn scripts_are_linted() {
-    passes(tool("shellcheck").args(["config/deploy/release.sh", ".ci/run", ".ci/setup"]));
+    passes(tool("shellcheck").args([
+        "config/deploy/release.sh",
+        "config/deploy/npm/launch.sh",
+        ".ci/run",
+        ".ci/setup",
+    ]));
 }
 
 #[test]
