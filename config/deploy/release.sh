@@ -50,7 +50,7 @@ lay() {
   keep "$to" LICENSE-* CHANGELOG.md SECURITY.md docs examples bridge/openapi.json bridge/console/*.png bridge/schemas
   keep "$to" adapters/README.md "${pages[@]}" adapter-api plugins/*.md plugins/examples
   keep "$to" config/README.md config/forge-bridge.toml config/examples config/grafana config/prometheus/alerts.yml
-  keep "$to" config/deploy/{README.md,forge-bridge.service,kubernetes.yaml,helm}
+  keep "$to" config/deploy/{README.md,forge-bridge.service,kubernetes.yaml,kubernetes.postgres.yaml,helm}
   install -m 0644 config/deploy/archive.md "$to/README.md"
   workspace > "$to/Cargo.toml"
   links "$to"

@@ -30,12 +30,10 @@ def render(**values: Any) -> dict[str, Resource]:
     values = {"secret": {"values": SECRETS}, **values}
     done = helm("template", "forge-bridge", str(CHART), values=values)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Resource] = {}
-    for resource in yaml.safe_load_all(done.stdout):
+    resources = list(yaml.safe_load_all(done.stdout))
+    for resource in resources:
         validate(resource)
-        assert resource["kind"] not in found
-        found[resource["kind"]] = resource
-    return found
+    return by_kind(resources)
 
 
 def refusal(**values: Any) -> str:
@@ -68,12 +66,15 @@ def run_validator(resource: Resource) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def plain(name: str) -> dict[str, Resource]:
-    """Resources of a file in `config/deploy`, by kind."""
-    text = (ROOT / "config/deploy" / name).read_text()
-    resources = list(yaml.safe_load_all(text))
-    assert len(resources) == len({resource["kind"] for resource in resources})
-    return {resource["kind"]: resource for resource in resources}
+def plain(name: str) -> list[Resource]:
+    """Resources of a file in `config/deploy`."""
+    return list(yaml.safe_load_all((ROOT / "config/deploy" / name).read_text()))
+
+
+def by_kind(resources: list[Resource]) -> dict[str, Resource]:
+    found = {resource["kind"]: resource for resource in resources}
+    assert len(found) == len(resources), "two resources of a kind"
+    return found
 
 
 # Set by the chart alone: labels that name the release, and defaults of Kubernetes that it spells out.

@@ -50,7 +50,7 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: list[str], folder: Path | None = None, **variables: str) -> str:
-    """Runs a command, which has to succeed, with these variables and no other settings of a bridge; returns its output."""
+    """Runs a command, which has to succeed, with these variables and no other settings; returns its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("BRIDGE_")}
     done = subprocess.run(
         command,

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from charts import CHART, ROOT, SECRETS, container, helm, plain, refusal, render, substance, variables
+from charts import CHART, ROOT, SECRETS, by_kind, container, helm, plain, refusal, render, substance, variables
 
 DATABASE = {"store": {"urlSecret": "database"}, "replicas": 2}
 
@@ -29,7 +29,15 @@ def test_helm_has_no_warning(values: dict[str, Any]) -> None:
 
 
 def test_the_defaults_equal_the_plain_manifests() -> None:
-    assert substance(render()) == substance(plain("kubernetes.yaml"))
+    assert substance(render()) == substance(by_kind(plain("kubernetes.yaml")))
+
+
+def test_with_postgresql_it_equals_its_plain_manifests() -> None:
+    resources = plain("kubernetes.postgres.yaml")
+    (store,) = (resource for resource in resources if resource.get("stringData", {}).keys() == {"url"})
+    resources.remove(store)
+    found = render(store={"urlSecret": store["metadata"]["name"]}, replicas=2)
+    assert substance(found) == substance(by_kind(resources))
 
 
 def test_versions_are_those_of_the_program() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
 import tarfile
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bridges import started
 from charts import ROOT
 from conftest import run
 
@@ -63,33 +61,15 @@ def project(packages: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return install(tmp_path_factory.mktemp("project") / "project", *packages.glob("*.tgz"))
 
 
-@pytest.fixture
-def bridge(project: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A bridge that was started from the project, and its URL."""
-    log = tmp_path / "log"
-    settings = {"HOME": str(tmp_path), "BRIDGE_ADAPTERS": "echo", "BRIDGE_LISTEN": "127.0.0.1:0"}
-    settings |= {"PATH": "/usr/bin:/bin", "BRIDGE_SIGNALS_LISTEN": "127.0.0.1:0", "BRIDGE_DRAIN_ACCEPT": "0s"}
-    with open(log, "wb") as output:
-        program = project / "node_modules/.bin/forge-bridge"
-        child = subprocess.Popen([program], cwd=tmp_path, env=settings, stderr=output, stdin=subprocess.DEVNULL)
-    deadline = time.monotonic() + 60
-    while not (found := re.search(r"listening on (http://[\d.:]+)", log.read_text())):
-        assert child.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
-    yield child, found[1]
-    child.kill()
-    child.wait()
-
-
-def test_a_dispatch_runs_through_npx(bridge: tuple[subprocess.Popen[bytes], str], project: Path) -> None:
-    child, url = bridge
-    program = project / "node_modules/@forge-bridge/linux-x64/forge-bridge"
-    assert Path(f"/proc/{child.pid}/exe").samefile(program), "the launcher replaces itself"
-    command = ["dispatch", "Hello from npm", "--model", "stream:3", "--url", url]
-    said = run(["npx", "--no-install", "forge-bridge", *command], project, **NPM)
-    assert "Hello from npm 3" in said and "\nok in " in said, said
-    child.send_signal(signal.SIGTERM)
-    assert child.wait(60) == 0
+def test_a_dispatch_runs_through_npx(project: Path, tmp_path: Path) -> None:
+    with started(project / "node_modules/.bin/forge-bridge", tmp_path, BRIDGE_DRAIN_ACCEPT="0s") as (bridge, url):
+        program = project / "node_modules/@forge-bridge/linux-x64/forge-bridge"
+        assert Path(f"/proc/{bridge.pid}/exe").samefile(program), "the launcher replaces itself"
+        command = ["dispatch", "Hello from npm", "--model", "stream:3", "--url", url]
+        said = run(["npx", "--no-install", "forge-bridge", *command], project, **NPM)
+        assert "Hello from npm 3" in said and "\nok in " in said, said
+        bridge.send_signal(signal.SIGTERM)
+        assert bridge.wait(60) == 0
 
 
 @pytest.mark.parametrize(("name", "text"), [("forge", "forge"), ("forg", "forg"), ("forg-conformance", "conformance")])

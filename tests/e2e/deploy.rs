@@ -41,23 +41,24 @@ fn image_compose_and_manifests_are_well_formed() {
         "--builtin-schema",
         "vendor.compose-spec",
         "config/deploy/compose.yaml",
+        "config/deploy/compose.postgres.yaml",
     ]));
-    let said =
-        passes(tool("kubernetes-validate").args(["--strict", "config/deploy/kubernetes.yaml"]));
-    let resources = deployed("kubernetes.yaml").matches("\nkind: ").count();
-    assert_eq!(
-        said.matches(" passed for resource ").count(),
-        resources,
-        "{said}"
-    );
-    let image = format!("image: forge-bridge:{}\n", env!("CARGO_PKG_VERSION"));
-    assert!(
-        deployed("kubernetes.yaml").contains(&image),
-        "another version"
-    );
+    for file in ["kubernetes.yaml", "kubernetes.postgres.yaml"] {
+        let path = format!("config/deploy/{file}");
+        let said = passes(tool("kubernetes-validate").args(["--strict", &path]));
+        let resources = deployed(file).matches("\nkind: ").count();
+        assert_eq!(
+            said.matches(" passed for resource ").count(),
+            resources,
+            "{said}"
+        );
+        let image = format!("image: forge-bridge:{}\n", env!("CARGO_PKG_VERSION"));
+        assert!(deployed(file).contains(&image), "{file}: another version");
+    }
 }
 
-/// Runs `tests/deploy`: the chart, and the archive and the packages for npm with the programs and libraries of this build.
+/// Runs `tests/deploy`: the chart, the proxy, and the archive and the packages for npm with the programs and libraries of
+/// this build.
 #[test]
 fn the_packages_hold_and_do_what_they_say() {
     passes(
