@@ -8,6 +8,7 @@ version 20.3 or newer (`FORGE_NODE`) with the client in `sdk/typescript` built.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -322,7 +323,9 @@ def test_agents_are_pushed_and_compared(start: Callable[..., Bridge], tmp_path: 
         bridge.run(block)
 
 
-def test_a_run_without_a_model_ends(start: Callable[..., Bridge], tmp_path: Path) -> None:
+@pytest.fixture
+def runs(start: Callable[..., Bridge], tmp_path: Path) -> Bridge:
+    """A bridge for the commands of runs.md, and the repository that they name."""
     author = {f"GIT_{who}_{what}": "t@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
     for command in (
         ["init", "--quiet", "--initial-branch=main", "work"],
@@ -334,11 +337,30 @@ def test_a_run_without_a_model_ends(start: Callable[..., Bridge], tmp_path: Path
     settings = of("runs.md", "toml")[0].code
     assert '"/srv/git"' in settings
     bridge = start(settings.replace("/srv/git", str(tmp_path)), BRIDGE_ADAPTERS="echo")
-    bridge.addresses["/srv/git"] = str(tmp_path)
-    [commands] = of("runs.md", "sh")
+    bridge.addresses |= {"/srv/git": str(tmp_path), "https://git.example.com": f"file://{tmp_path}"}
+    return bridge
+
+
+def test_a_run_without_a_model_ends(runs: Bridge) -> None:
     # The first line has the answer to the message in front.
-    events = [json.loads(line) for line in re.findall(r'\{"eventId".*', bridge.shell(commands))]
+    events = [json.loads(line) for line in re.findall(r'\{"eventId".*', runs.shell(of("runs.md", "sh")[0]))]
     assert (events[-1]["type"], events[-1]["data"]["status"]) == ("run.completed", "completed")
+
+
+def test_the_commands_of_a_run(runs: Bridge) -> None:
+    # A Captain without a model is given the plan itself.
+    tasks = [{"id": "plums", "title": "Plums", "type": 2, "dependencies": [], "instructions": "write plums.txt sweet"}]
+    runs.variables["PLAN"] = json.dumps({"tasks": tasks})
+    commands = of("runs.md", "sh")[1]
+    code = commands.code.replace('"In two languages"', '"$PLAN"')
+    # The run is followed from another terminal, and approved when its plan is there.
+    tail, approve = "forge-bridge runs tail $run ", "forge-bridge runs approve $run "
+    assert tail in code and approve in code
+    code = code.replace(tail, f"{tail}> followed & ")
+    code = code.replace(approve, f"until {approve}2> refused; do sleep 0.05; done; wait $!; cat followed")
+    said = runs.shell(dataclasses.replace(commands, code=code))
+    for text in ("plan.approved", "status completed, totalCompleted 2", " of forge/plums/1 is an ancestor of it"):
+        assert text in said, said
 
 
 def test_signals_are_sent_and_read(start: Callable[..., Bridge], tmp_path: Path) -> None:
