@@ -7,6 +7,7 @@ mod external;
 mod external_provider;
 mod health;
 mod listeners;
+mod nodes;
 pub mod receiver;
 mod relay;
 mod reload;
@@ -38,7 +39,6 @@ use forge_base::failpoint;
 use forge_base::metrics::Counter;
 use forge_base::reloadable::Reloadable;
 use forge_base::tasks::{IoRuntime, Tasks};
-use forge_base::time::Clock;
 use forge_base::vault::Vault;
 use forge_delivery::sign::Signer;
 use forge_delivery::{self as delivery, Deliverer};
@@ -149,7 +149,7 @@ impl Bridge {
         let children = Children::new(&config.process, store.store_id())?;
         let users = Users::find(&config, &children)?;
         reap(&children).await?;
-        let clock = Clock::System;
+        let clock = store.node().clock();
         let kept = Reloadable::from(config.retention.records);
         let tracker = Tasks::here();
         let signals_store = Arc::<dyn Store>::clone(&store);
@@ -380,6 +380,7 @@ impl Bridge {
         tracker.spawn(resealer.run(ending.clone()));
         tracker.spawn(self.deliverer.clone().run(ending.clone(), tracker.clone()));
         tracker.spawn(self.dispatcher.clone().run(self.starting.clone()));
+        self.follow_nodes();
         if let Err(error) = self.runs.recover().await {
             tracing::error!("runs of an earlier bridge do not go on: {error}");
         }

@@ -9,7 +9,6 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use forge_base::reloadable::Reloadable;
 use forge_base::tasks::Tasks;
-use forge_base::time::Clock;
 use forge_dispatch::Dispatcher;
 use forge_net::guard::Guard;
 use forge_process::Children;
@@ -66,9 +65,9 @@ pub(super) struct Parts {
 pub(super) fn open(config: &Config, parts: Parts) -> Runs {
     Runs::new(Setup {
         config: config.runs.clone(),
+        clock: parts.store.node().clock(),
         store: parts.store,
         dispatcher: parts.dispatcher,
-        clock: Clock::System,
         retention: parts.retention,
         git: parts.git,
         launcher: parts.launcher,

@@ -7,7 +7,6 @@ use tokio::net::TcpListener;
 
 use crate::config::Config;
 use forge_base::tasks::Tasks;
-use forge_base::time::Clock;
 use forge_base::vault::Vault;
 use forge_server as http;
 use forge_signals::agent::{Agent, Setup};
@@ -24,7 +23,7 @@ pub(super) async fn open(
     vault: &Vault,
     tracker: &Tasks,
 ) -> anyhow::Result<Agent> {
-    let clock = Clock::System;
+    let clock = store.node().clock();
     let ledger = ledger::Setup {
         store: Arc::clone(store) as _,
         clock,
@@ -53,7 +52,7 @@ pub(super) async fn open_engine(
         config: config.signals.clone(),
         store: Arc::clone(store) as _,
         ledger,
-        clock: Clock::System,
+        clock: store.node().clock(),
     };
     let opened = Engine::open(setup).await;
     opened.context("the sessions of signals cannot be read")
@@ -73,7 +72,7 @@ pub(super) async fn open_forwarder(
         store: Arc::clone(store) as _,
         agent: agent.clone(),
         milestones: config.signals.milestones.clone(),
-        clock: Clock::System,
+        clock: store.node().clock(),
     });
     let opened = opened.await;
     opened

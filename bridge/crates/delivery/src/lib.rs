@@ -21,7 +21,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -124,7 +124,13 @@ struct Shared {
     /// Set once the breakers stored by an earlier process have been read.
     restored: OnceCell<()>,
     /// Cancels the attempts that are still in flight.
-    abandon: CancellationToken,
+    abandon: Mutex<CancellationToken>,
+}
+
+impl Shared {
+    fn abandon(&self) -> MutexGuard<'_, CancellationToken> {
+        self.abandon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Errors of deliverer setup.

@@ -1,7 +1,8 @@
 //! Worker loop of the outbox: loads due deliveries, attempts and settles them. A wake-up is only a hint: the
 //! due deliveries are in the store. No store lock or transaction is held while a receiver is called.
 
-use std::sync::Arc;
+use std::mem;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -49,7 +50,7 @@ impl Deliverer {
                 room: Notify::new(),
                 restored: OnceCell::new(),
                 rounds: watch::Sender::new(0),
-                abandon: CancellationToken::new(),
+                abandon: Mutex::default(),
             }),
         }
     }
@@ -211,7 +212,12 @@ impl Deliverer {
     pub async fn drain(&self, deadline: Instant) {
         // Cancels the remaining attempts in either case.
         let _ = timeout_at(deadline, self.shared.in_flight.none_left()).await;
-        self.shared.abandon.cancel();
+        self.stop_attempts();
+    }
+
+    /// Cancels the attempts in flight: their deliveries stay due.
+    pub fn stop_attempts(&self) {
+        mem::take(&mut *self.shared.abandon()).cancel();
     }
 
     /// Waits until the store should be queried again; meanwhile starts waiting deliveries when slots become
@@ -241,7 +247,7 @@ impl Deliverer {
     }
 
     async fn attempt(self, waiting: Waiting, flight: InFlightDelivery) {
-        let abandon = self.shared.abandon.clone();
+        let abandon = self.shared.abandon().clone();
         let Waiting { due, payload } = waiting;
         // Boxed: the future is large, and moving it would copy it.
         let attempt = Box::pin(self.attempt_and_settle(&due, payload, &flight));

@@ -205,7 +205,7 @@ impl Inner {
             dispatch: request,
             deadline: Instant::now() + request.time_left(now),
             idle_timeout: request.idle_timeout,
-            grace: self.config.cancel_grace,
+            grace: self.cancel_grace,
             stop,
             charges: &charges,
             admission: &admission,

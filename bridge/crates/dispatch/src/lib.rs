@@ -21,6 +21,7 @@ pub mod meters;
 mod model_retries;
 pub mod model_usage;
 mod next_wakeup;
+pub mod nodes;
 pub mod normalise;
 pub mod output_files;
 pub mod recover;
@@ -67,6 +68,7 @@ use forge_store as store;
 
 use finish::Finisher;
 use next_wakeup::NextWakeup;
+use nodes::Offers;
 use running::Running;
 use validate::FieldError;
 use waiting_providers::WaitingProviders;
@@ -103,6 +105,9 @@ pub struct Config {
     pub max_attempts: u32,
     /// Folders below which `workspace.dir` is allowed, at acceptance and at each start. Empty: no dispatch may name a folder.
     pub workspace_roots: Vec<PathBuf>,
+    /// True if `workspace.dir` names the same folder on all bridges that share the store; otherwise such a dispatch runs on
+    /// the bridge that accepted it.
+    pub shared_workspaces: bool,
     /// Folder of the checkouts of runs. Only their own steps may name folders below it, whatever the roots are.
     #[serde(skip)]
     pub checkouts: Option<PathBuf>,
@@ -135,6 +140,7 @@ impl Default for Config {
             queue_limit: 1_000_000,
             max_attempts: 3,
             workspace_roots: Vec::new(),
+            shared_workspaces: false,
             checkouts: None,
             output_inline_bytes: MIB,
             output_limit_bytes: 16 * MIB,
@@ -168,6 +174,8 @@ pub struct Dispatcher {
 struct Inner {
     finisher: Finisher,
     config: Arc<Config>,
+    /// `cancel_grace`, or less: what runs must have ended before the lease of this node does.
+    cancel_grace: Duration,
     registry: Registry,
     deliverer: Deliverer,
     vault: Vault,
@@ -179,6 +187,7 @@ struct Inner {
     mcp_names: BTreeSet<String>,
     tracker: Tasks,
     running: Running,
+    offers: Offers,
     next_wakeup: NextWakeup,
     waiting_providers: WaitingProviders,
     /// Time of the next attempt to reroute stranded dispatches.
@@ -222,7 +231,11 @@ impl Dispatcher {
         } = setup;
         let mcp_servers = mcp.described();
         let mcp_names = mcp_servers.keys().cloned().collect();
+        let lease = finisher.store.nodes.node().lease;
         let inner = Inner {
+            cancel_grace: lease.map_or(finisher.config.cancel_grace, |lease| {
+                finisher.config.cancel_grace.min(lease / 4)
+            }),
             config: Arc::clone(&finisher.config),
             finisher,
             registry,
@@ -235,6 +248,7 @@ impl Dispatcher {
             mcp_names,
             tracker,
             running: Running::new(),
+            offers: Offers::default(),
             next_wakeup: NextWakeup::new(),
             waiting_providers: WaitingProviders::default(),
             next_reroute: NextWakeup::new(),

@@ -1,5 +1,5 @@
-//! Recovery at boot: each attempt that a crash interrupted ends or goes back to the queue, according to its
-//! recovery policy. Runs once, before anything new starts.
+//! Recovery: each attempt that a crash interrupted, here or on another node, ends or goes back to the queue, according to
+//! its recovery policy. Runs at boot, before anything new starts, and while there are other nodes.
 
 use forge_base::failpoint;
 use forge_store as store;
@@ -12,7 +12,7 @@ use super::request::{DispatchRequest, Recovery};
 /// Number of interrupted attempts read at once.
 const STEP: usize = 64;
 
-/// Numbers of interrupted dispatches found at boot.
+/// Numbers of interrupted dispatches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Dispatches returned to the queue for another attempt.
@@ -43,7 +43,7 @@ pub(crate) fn recovery_action(
     }
 }
 
-/// Recovers all attempts that an older process left running.
+/// Recovers all attempts that ran under an epoch which has ended.
 pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
     let mut recovered = Recovered::default();
     loop {
@@ -53,11 +53,16 @@ pub async fn recover(finisher: &Finisher) -> Result<Recovered, store::Error> {
         }
         for interrupted in left {
             failpoint::point("recover.settle.before");
-            let fate = settle(finisher, interrupted).await?;
+            let fate = settle(finisher, interrupted).await;
             failpoint::point("recover.settle.after");
             match fate {
-                RecoveryAction::Again => recovered.requeued += 1,
-                RecoveryAction::Cancelled | RecoveryAction::Interrupted => recovered.ended += 1,
+                Ok(RecoveryAction::Again) => recovered.requeued += 1,
+                Ok(RecoveryAction::Cancelled | RecoveryAction::Interrupted) => recovered.ended += 1,
+                // Another node was faster, or a cancellation came between: the next step reads it again.
+                Err(
+                    store::Error::Stale(_) | store::Error::InvalidState(_) | store::Error::NotFound,
+                ) => {}
+                Err(error) => return Err(error),
             }
         }
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use forge_store::roles::{Accept, Approvals, EventLog, Executions, Outbox, Queue, Records, Store};
+use forge_store::roles::{
+    Accept, Approvals, EventLog, Executions, Nodes, Outbox, Queue, Records, Store,
+};
 
 /// One store, by its roles. Cheap to clone.
 #[derive(Clone)]
@@ -13,6 +15,7 @@ pub struct Roles {
     pub(crate) executions: Arc<dyn Executions>,
     pub(crate) events: Arc<dyn EventLog>,
     pub(crate) outbox: Arc<dyn Outbox>,
+    pub(crate) nodes: Arc<dyn Nodes>,
     pub(crate) records: Arc<dyn Records>,
 }
 
@@ -25,6 +28,7 @@ impl From<Arc<dyn Store>> for Roles {
             executions: Arc::clone(&store) as Arc<dyn Executions>,
             events: Arc::clone(&store) as Arc<dyn EventLog>,
             outbox: Arc::clone(&store) as Arc<dyn Outbox>,
+            nodes: Arc::clone(&store) as Arc<dyn Nodes>,
             records: store,
         }
     }

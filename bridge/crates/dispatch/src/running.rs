@@ -16,7 +16,7 @@ use super::steer::Target;
 pub(crate) struct Stop {
     /// A client cancelled the dispatch; the result is `cancelled`.
     pub(crate) cancel: CancellationToken,
-    /// The bridge is stopping; the recovery policy decides about the dispatch.
+    /// The bridge is stopping or has lost its lease; the recovery policy decides about the dispatch.
     pub(crate) halt: CancellationToken,
 }
 
@@ -25,7 +25,6 @@ pub(crate) struct Stop {
 pub(crate) struct Running {
     entries: Arc<Mutex<Entries>>,
     count: watch::Sender<usize>,
-    halt: CancellationToken,
 }
 
 #[derive(Default)]
@@ -37,6 +36,8 @@ struct Entries {
     open_claims: usize,
     /// Dispatches that were cancelled while claims were open and that were not registered, perhaps not yet.
     cancelled: HashSet<DispatchId>,
+    /// Stops the executions until now.
+    halt: CancellationToken,
     /// The bridge is stopping: nothing is claimed or accepted to run any more.
     closed: bool,
 }
@@ -54,7 +55,6 @@ impl Running {
         Self {
             entries: Arc::default(),
             count,
-            halt: CancellationToken::new(),
         }
     }
 
@@ -90,7 +90,7 @@ impl Running {
         self.add(entries, 1);
         let stop = Stop {
             cancel,
-            halt: self.halt.clone(),
+            halt: entries.halt.clone(),
         };
         ExecutionGuard {
             running: self.clone(),
@@ -129,9 +129,14 @@ impl Running {
         self.lock().closed = true;
     }
 
-    /// Signals all executions that the bridge is stopping.
+    /// Stops all executions until now: the bridge is stopping, or its lease is about to end.
     pub(crate) fn halt(&self) {
-        self.halt.cancel();
+        let mut entries = self.lock();
+        entries.halt.cancel();
+        // While the bridge stops, what a claim still brings ends as well.
+        if !entries.closed {
+            entries.halt = CancellationToken::new();
+        }
     }
 
     /// Number of executions and open claims.

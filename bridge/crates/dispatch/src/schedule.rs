@@ -86,6 +86,8 @@ impl Dispatcher {
                 Some(adapter) if adapter.health().status != HealthStatus::Offline => {
                     serving.push((adapter, queued));
                 }
+                // Another node starts them.
+                Some(_) | None if inner.offers.has(&provider) => {}
                 Some(_) | None => stranded.push(provider),
             }
         }

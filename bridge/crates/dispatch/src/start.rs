@@ -143,7 +143,7 @@ impl Dispatcher {
         let limits = ClaimLimits {
             count: permits.len(),
             max_attempts: self.inner.config.max_attempts,
-            home_grace: None,
+            home_grace: (!adapter.shares_sessions()).then_some(self.inner.config.offline_grace),
         };
         let started = started(&adapter, finisher.clock.now());
         failpoint::point("claim.before");
@@ -224,6 +224,10 @@ impl Dispatcher {
     ) {
         let inner = &self.inner;
         let id = begun.lease.id;
+        // The place was registered before this, so that a lease which is lost from now on stops it.
+        if !inner.holds(begun.lease.epoch) {
+            return;
+        }
         held.place.steer_by(Target {
             steering: held.permit.steering(),
             attempt: begun.lease.attempt,

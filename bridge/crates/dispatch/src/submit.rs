@@ -2,7 +2,6 @@
 //! an accepted dispatch always gets a result.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use forge_adapter_api::HealthStatus;
 use jiff::Timestamp;
@@ -26,7 +25,7 @@ use super::request::{DispatchRequest, Secrets};
 use super::route::{Candidate, Policy, RouteError, Routed, route};
 use super::spans;
 use super::validate::{Envelope, Limits, Validated, validate};
-use super::{At, Dispatcher, Error, Inner, external, idempotency};
+use super::{At, Dispatcher, Error, Inner, external, idempotency, nodes};
 
 /// Headers of a request that matter to a dispatch.
 #[derive(Clone, Debug, Default)]
@@ -259,7 +258,7 @@ impl Inner {
         };
         let seen = adapters.iter().map(|a| (a.profile(), a.health()));
         let seen: Vec<_> = seen.collect();
-        let candidates: Vec<_> = adapters
+        let mut candidates: Vec<_> = adapters
             .iter()
             .zip(&seen)
             .map(|(adapter, (profile, report))| {
@@ -275,12 +274,18 @@ impl Inner {
                     max_concurrent: adapter.max_concurrent(),
                     has_agent: adapter.has_agent(&dispatch.agent_id),
                     away_for: match report.status {
-                        HealthStatus::Offline => away_for(adapter, now),
+                        HealthStatus::Offline => {
+                            away_since(adapter).map(|since| time::between(since, now))
+                        }
                         HealthStatus::Healthy | HealthStatus::Degraded => None,
                     },
                 }
             })
             .collect();
+        let offers = self.offers.get();
+        if only.is_none() {
+            nodes::join(&mut candidates, &offers, now);
+        }
         let policy = Policy {
             default_provider: self.registry.default_provider(),
             offline_grace: self.config.offline_grace,
@@ -324,7 +329,7 @@ impl Inner {
             accepted_at: now,
             not_before: dispatch.not_before,
             is_held: false,
-            is_bound: false,
+            is_bound: dispatch.workspace_dir().is_some() && !self.config.shared_workspaces,
             start_by: dispatch.start_by(now),
             callback: dispatch.callback.as_ref().map(|callback| record::Callback {
                 url: callback.url.clone(),
@@ -340,14 +345,13 @@ impl Inner {
     }
 }
 
-/// Time since the adapter went offline; `None` if it never loaded, or if it is not offline.
-fn away_for(adapter: &Adapter, now: Timestamp) -> Option<Duration> {
+/// Time since an adapter is offline; `None` if it is not, or was never loaded.
+pub(super) fn away_since(adapter: &Adapter) -> Option<Timestamp> {
     adapter.profile()?;
     let history = adapter.history();
     let away = history
         .iter()
         .rev()
         .take_while(|report| report.status == HealthStatus::Offline);
-    away.last()
-        .map(|since| time::between(since.checked_at, now))
+    away.last().map(|since| since.checked_at)
 }

@@ -19,6 +19,7 @@ use crate::instance::meters::Meters;
 use crate::registry::agents::AgentDirectory;
 use crate::registry::generation::{AdapterContext, Generation, Permit, Ready, Start};
 use crate::registry::pause::Mark;
+use crate::registry::settings::Sessions;
 use crate::registry::spec::AdapterSpec;
 use forge_base::failpoint;
 
@@ -178,6 +179,11 @@ impl Adapter {
     pub fn isolation(&self) -> Isolation {
         self.generation()
             .map_or_else(Isolation::default, |generation| generation.facts.isolation)
+    }
+
+    /// True if the sessions of the runtime are in one place for all bridges that share the store.
+    pub fn shares_sessions(&self) -> bool {
+        self.shared.plan.table.sessions == Sessions::Shared
     }
 
     /// Reason why the library was not loaded, in one line.

@@ -29,9 +29,29 @@ pub struct AdapterTable {
     /// on a library in the bridge's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
+    /// Where the runtime of the adapter keeps its sessions, if several bridges share the store.
+    #[serde(skip_serializing_if = "Sessions::is_own")]
+    pub sessions: Sessions,
     /// All other keys: the adapter's own settings, passed to it.
     #[serde(flatten)]
     pub own: Map<String, Value>,
+}
+
+/// Where the sessions of a runtime are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sessions {
+    /// On the machine of the bridge: dispatches of a session run on the bridge that ran the last one.
+    #[default]
+    Own,
+    /// In one place for all bridges.
+    Shared,
+}
+
+impl Sessions {
+    fn is_own(&self) -> bool {
+        *self == Self::Own
+    }
 }
 
 /// Prints only the keys of `own`: its values can be secrets.
@@ -43,6 +63,7 @@ impl fmt::Debug for AdapterTable {
             .field("isolation", &self.isolation)
             .field("user", &self.user)
             .field("memory_limit_bytes", &self.memory_limit_bytes)
+            .field("sessions", &self.sessions)
             .field("own", &self.own.keys().collect::<Vec<_>>())
             .finish()
     }

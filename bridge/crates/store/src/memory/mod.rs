@@ -72,6 +72,7 @@ impl Memory {
         state.served.get_mut().clear();
         Self {
             epoch: state.epoch,
+            node: Arc::new(Node::alone(self.node.id.clone(), state.epoch)),
             ..self.clone()
         }
     }

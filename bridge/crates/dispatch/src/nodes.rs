@@ -1,0 +1,323 @@
+//! The other nodes of the store: what each offers, so that dispatches can wait for an adapter that only another one has;
+//! the lease of this node, without which nothing goes on here; and the work of nodes whose lease has ended.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forge_adapter_api::{HealthStatus, Profile};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use forge_base::time;
+use forge_plugin_host::Adapter;
+use forge_store::node::{Node, NodeRecord, Notices, Tenure};
+
+use super::recover::recover;
+use super::route::Candidate;
+use super::submit::away_since;
+use super::{Dispatcher, Inner};
+
+/// Pause between two looks at what this node offers.
+const PUBLISH: Duration = Duration::from_secs(2);
+/// Pause before a take-over that failed is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// What a node publishes about itself.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Offer {
+    /// Host name of the machine.
+    pub name: String,
+    /// Address that the bridge listens on.
+    pub address: String,
+    pub version: String,
+    pub adapters: Vec<OfferedAdapter>,
+}
+
+/// Adapter of a node, as of its last look.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OfferedAdapter {
+    pub provider: String,
+    /// `None` if the adapter was never loaded.
+    pub profile: Option<Profile>,
+    pub health: HealthStatus,
+    pub message: Option<String>,
+    pub paused: bool,
+    pub running: usize,
+    pub max_concurrent: usize,
+    /// Time since which the adapter is offline.
+    pub away_since: Option<Timestamp>,
+}
+
+impl OfferedAdapter {
+    fn of(adapter: &Adapter) -> Self {
+        let report = adapter.health();
+        Self {
+            provider: adapter.provider().to_owned(),
+            profile: adapter.profile().map(|profile| Profile::clone(&profile)),
+            health: report.status,
+            message: report.message,
+            paused: adapter.paused().is_some(),
+            running: adapter.running(),
+            max_concurrent: adapter.max_concurrent(),
+            away_since: away_since(adapter),
+        }
+    }
+
+    fn candidate(&self, now: Timestamp) -> Candidate<'_> {
+        Candidate {
+            provider: &self.provider,
+            profile: self.profile.as_ref(),
+            health: self.health,
+            message: self.message.as_deref(),
+            paused: self.paused,
+            running: self.running,
+            queued: 0,
+            max_concurrent: self.max_concurrent,
+            has_agent: None,
+            away_for: self.away_since.map(|since| time::between(since, now)),
+        }
+    }
+}
+
+/// Offers of the other nodes that are live.
+#[derive(Debug, Default)]
+pub(super) struct Offers(Mutex<Arc<[Offer]>>);
+
+impl Offers {
+    pub(super) fn get(&self) -> Arc<[Offer]> {
+        let offers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&offers)
+    }
+
+    fn set(&self, nodes: &[NodeRecord]) {
+        // What a newer node publishes can be unreadable here: then it offers nothing to this one.
+        let offers = nodes
+            .iter()
+            .map(|node| serde_json::from_str(node.offer.get()).unwrap_or_default());
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        *held = offers.collect();
+    }
+
+    /// True if another node can start dispatches of this adapter.
+    pub(super) fn has(&self, provider: &str) -> bool {
+        let offers = self.get();
+        let mut adapters = offers.iter().flat_map(|offer| &offer.adapters);
+        adapters
+            .any(|adapter| adapter.provider == provider && adapter.health != HealthStatus::Offline)
+    }
+}
+
+/// Adds what other nodes offer to the adapters of this one: an adapter that several have is as well as the best of them,
+/// and has the room of all.
+pub(super) fn join<'a>(candidates: &mut Vec<Candidate<'a>>, offers: &'a [Offer], now: Timestamp) {
+    for offered in offers.iter().flat_map(|offer| &offer.adapters) {
+        let other = offered.candidate(now);
+        let own = candidates
+            .iter_mut()
+            .find(|own| own.provider == other.provider);
+        match own {
+            None => candidates.push(other),
+            Some(own) => {
+                if rank(other.health) < rank(own.health) || own.profile.is_none() {
+                    (own.profile, own.message) = (other.profile, other.message);
+                    (own.health, own.away_for) = (other.health, other.away_for);
+                }
+                own.paused &= other.paused;
+                own.running += other.running;
+                own.max_concurrent = own.max_concurrent.saturating_add(other.max_concurrent);
+            }
+        }
+    }
+}
+
+fn rank(health: HealthStatus) -> u8 {
+    match health {
+        HealthStatus::Healthy => 0,
+        HealthStatus::Degraded => 1,
+        HealthStatus::Offline => 2,
+    }
+}
+
+impl Inner {
+    fn node(&self) -> &Node {
+        self.finisher.store.nodes.node()
+    }
+
+    /// True while the lease of this epoch is held.
+    pub(super) fn holds(&self, epoch: u64) -> bool {
+        *self.node().tenure.borrow() == Tenure::Held { epoch }
+    }
+
+    /// Publishes what this node offers, if it has changed.
+    fn publish(&self, itself: &Offer) {
+        let adapters = self.registry.routable().iter().map(OfferedAdapter::of);
+        let offer = Offer {
+            adapters: adapters.collect(),
+            ..itself.clone()
+        };
+        let Ok(offer) = to_raw_value(&offer) else {
+            return;
+        };
+        self.node().offer.send_if_modified(|seen| {
+            let is_new = seen.get() != offer.get();
+            *seen = offer;
+            is_new
+        });
+    }
+
+    fn heed(&self, notices: &Notices) {
+        for (id, attempt) in &notices.cancelled {
+            self.running.cancel(*id, *attempt);
+        }
+        if !notices.ready.is_empty() {
+            self.wake.notify_one();
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Tells the other nodes what this one offers, and does what they ask for, until `shutdown`. Does nothing on a store
+    /// that has one node.
+    pub async fn follow_nodes(self, itself: Offer, shutdown: CancellationToken) {
+        let inner = &self.inner;
+        let node = inner.node();
+        if node.lease.is_none() {
+            return;
+        }
+        let mut others = node.others.subscribe();
+        let mut notices = node.notices.subscribe();
+        let mut tenure = node.tenure.subscribe();
+        let mut publish = interval(PUBLISH);
+        publish.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        others.mark_changed();
+        let follow = async {
+            loop {
+                tokio::select! {
+                    Ok(()) = tenure.changed() => {
+                        if *tenure.borrow_and_update() == Tenure::Lost {
+                            inner.running.halt();
+                            inner.deliverer.stop_attempts();
+                        }
+                    }
+                    Ok(()) = notices.changed() => inner.heed(&notices.borrow_and_update()),
+                    Ok(()) = others.changed() => inner.offers.set(&others.borrow_and_update()),
+                    _ = publish.tick() => inner.publish(&itself),
+                    // The store is gone.
+                    else => return,
+                }
+            }
+        };
+        shutdown.run_until_cancelled(follow).await;
+    }
+
+    /// Takes over, until `shutdown`, what ran under epochs whose lease has ended: those of other nodes, and of this one.
+    pub async fn take_over(self, shutdown: CancellationToken) {
+        let Some(lease) = self.inner.node().lease else {
+            return;
+        };
+        let mut tenure = self.inner.node().tenure.subscribe();
+        let take_over = async {
+            loop {
+                let pause = match recover(&self.inner.finisher).await {
+                    Ok(recovered) => {
+                        if recovered.requeued + recovered.ended > 0 {
+                            tracing::warn!(
+                                "the lease of a node has ended: {} of its dispatches are queued again, {} have ended",
+                                recovered.requeued,
+                                recovered.ended,
+                            );
+                        }
+                        // Its deliveries are free, too.
+                        self.inner.deliverer.wake();
+                        self.wake();
+                        lease / 2
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "what ran on other nodes is not taken over and is tried again");
+                        AGAIN
+                    }
+                };
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    Ok(()) = tenure.changed() => {}
+                }
+            }
+        };
+        shutdown.run_until_cancelled(take_over).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offered(provider: &str, health: HealthStatus) -> OfferedAdapter {
+        OfferedAdapter {
+            provider: provider.to_owned(),
+            profile: None,
+            health,
+            message: None,
+            paused: false,
+            running: 1,
+            max_concurrent: 2,
+            away_since: None,
+        }
+    }
+
+    #[test]
+    fn an_adapter_of_several_nodes_is_as_well_as_the_best() {
+        let now = Timestamp::UNIX_EPOCH;
+        let own = OfferedAdapter {
+            message: Some("no key".to_owned()),
+            paused: true,
+            ..offered("a", HealthStatus::Offline)
+        };
+        let others = [
+            Offer {
+                adapters: vec![
+                    offered("a", HealthStatus::Degraded),
+                    offered("b", HealthStatus::Healthy),
+                ],
+                ..Offer::default()
+            },
+            Offer {
+                adapters: vec![offered("a", HealthStatus::Offline)],
+                ..Offer::default()
+            },
+        ];
+        let mut candidates = vec![own.candidate(now)];
+        join(&mut candidates, &others, now);
+        let [a, b] = candidates.as_slice() else {
+            panic!("{candidates:?}");
+        };
+        assert_eq!((a.health, a.message), (HealthStatus::Degraded, None));
+        assert_eq!((a.paused, a.running, a.max_concurrent), (false, 3, 6));
+        assert_eq!((b.provider, b.health), ("b", HealthStatus::Healthy));
+    }
+
+    #[test]
+    fn what_cannot_be_read_offers_nothing() {
+        let node = Node::alone("n".to_owned(), 1);
+        node.offer.send_replace(
+            serde_json::value::RawValue::from_string(r#"{"adapters":7}"#.to_owned()).unwrap(),
+        );
+        let offers = Offers::default();
+        offers.set(&[node.record(1)]);
+        assert!(!offers.has("a") && offers.get().len() == 1);
+        let offer = Offer {
+            adapters: vec![
+                offered("a", HealthStatus::Healthy),
+                offered("b", HealthStatus::Offline),
+            ],
+            ..Offer::default()
+        };
+        node.offer.send_replace(to_raw_value(&offer).unwrap());
+        offers.set(&[node.record(1)]);
+        assert!(offers.has("a") && !offers.has("b"));
+    }
+}
