@@ -123,7 +123,8 @@ pub(super) fn join<'a>(candidates: &mut Vec<Candidate<'a>>, offers: &'a [Offer],
         match own {
             None => candidates.push(other),
             Some(own) => {
-                if rank(other.health) < rank(own.health) || own.profile.is_none() {
+                let is_known = own.profile.is_some() || other.profile.is_none();
+                if (rank(other.health), is_known) < (rank(own.health), true) {
                     (own.profile, own.message) = (other.profile, other.message);
                     (own.health, own.away_for) = (other.health, other.away_for);
                 }
