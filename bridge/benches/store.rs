@@ -83,6 +83,7 @@ async fn claim(store: &Arc<dyn Store>, count: usize) -> Duration {
     let limits = ClaimLimits {
         count,
         max_attempts: u32::MAX,
+        home_grace: None,
     };
     let event = |kind| NewEvent::new(kind, Timestamp::now());
     let begun = Instant::now();
@@ -149,6 +150,7 @@ fn dispatch() -> NewDispatch {
             NewEvent::new(kind::QUEUED, now),
         ],
         is_held: false,
+        is_bound: false,
         start: Some(NewEvent::new(kind::STARTED, now)),
         queue_limit: u64::MAX,
     }

@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 87] = [
+const ROUTES: [(&str, &str, &str); 88] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
@@ -39,6 +39,7 @@ const ROUTES: [(&str, &str, &str); 87] = [
     ("GET", "/api/v2/deliveries/{id}", READ),
     ("POST", "/api/v2/deliveries/{id}/retry", DISPATCH),
     ("POST", "/api/v2/deliveries/retry", ADMIN),
+    ("GET", "/api/v2/nodes", READ),
     ("GET", "/api/v2/adapters", READ),
     ("GET", "/api/v2/adapters/{provider}", READ),
     ("POST", "/api/v2/adapters/{provider}/reload", ADMIN),

@@ -19,6 +19,7 @@ mod forge;
 mod health;
 mod lines;
 mod manual;
+mod nodes;
 mod paging;
 mod runs;
 mod runtime;
@@ -132,6 +133,8 @@ enum Command {
     Runs(runs::Arguments),
     /// Show readiness of a bridge and health of its adapters
     Health,
+    /// List the bridges that share the store of a running one
+    Nodes,
     /// Follow events
     Tail(tail::Arguments),
     /// Show current activity in the terminal, updated live
@@ -240,6 +243,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
         Command::Runs(arguments) => runs::run(&context, &arguments),
         Command::Health => health::run(&context),
+        Command::Nodes => nodes::run(&context),
         Command::Tail(arguments) => tail::run(&context, &arguments),
         Command::Top => top::run(&context),
         Command::Deliveries(arguments) => deliveries::run(&context, &arguments),

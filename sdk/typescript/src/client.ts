@@ -38,6 +38,7 @@ import type {
   ExternalServices,
   Health,
   Intervention,
+  NodeList,
   OutputFile,
   Result,
   SignalRecord,
@@ -169,6 +170,11 @@ export class Bridge {
   /** Closes the circuit breaker of a receiver, so that everything due there is sent at once. */
   async closeDestination(origin: string, options: CallOptions = {}): Promise<void> {
     await this.#post(`/api/v2/deliveries/destinations/${encodeURIComponent(origin)}/close`, options, true);
+  }
+
+  /** Returns the bridges that share the store, and the one that answers. */
+  nodes(options: CallOptions = {}): Promise<NodeList> {
+    return this.#json("/api/v2/nodes", call(options));
   }
 
   adapters(options: CallOptions = {}): Promise<AdapterList> {

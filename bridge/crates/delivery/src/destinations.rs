@@ -80,6 +80,9 @@ impl Destinations {
             reason,
         } in stored
         {
+            if self.tripped.contains_key(&origin) {
+                continue;
+            }
             let trip = Trip {
                 opened_at,
                 until,

@@ -142,7 +142,12 @@ impl Deliverer {
         Ok(next.into_iter().chain(probe).min())
     }
 
-    /// Restores the breakers stored by an earlier process.
+    /// Opens the breakers that other nodes have opened.
+    pub async fn learn_breakers(&self) -> store::Result<()> {
+        self.restore().await
+    }
+
+    /// Restores the breakers stored by an earlier process, or by another one that shares the store.
     async fn restore(&self) -> store::Result<()> {
         let Shared {
             setup, in_flight, ..

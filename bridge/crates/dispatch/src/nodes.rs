@@ -1,6 +1,7 @@
 //! The other nodes of the store: what each offers, so that dispatches can wait for an adapter that only another one has;
 //! the lease of this node, without which nothing goes on here; and the work of nodes whose lease has ended.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,8 @@ use super::{Dispatcher, Inner};
 
 /// Pause between two looks at what this node offers.
 const PUBLISH: Duration = Duration::from_secs(2);
+/// Pause between two looks at the breakers of the others.
+const BREAKERS: Duration = Duration::from_secs(5);
 /// Pause before a take-over that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -154,11 +157,15 @@ impl Inner {
         *self.node().tenure.borrow() == Tenure::Held { epoch }
     }
 
+    fn offered(&self) -> Vec<OfferedAdapter> {
+        let adapters = self.registry.routable().iter();
+        adapters.map(OfferedAdapter::of).collect()
+    }
+
     /// Publishes what this node offers, if it has changed.
     fn publish(&self, itself: &Offer) {
-        let adapters = self.registry.routable().iter().map(OfferedAdapter::of);
         let offer = Offer {
-            adapters: adapters.collect(),
+            adapters: self.offered(),
             ..itself.clone()
         };
         let Ok(offer) = to_raw_value(&offer) else {
@@ -169,6 +176,21 @@ impl Inner {
             *seen = offer;
             is_new
         });
+    }
+
+    /// Pauses and resumes the adapters of this node as all nodes do.
+    async fn keep_pauses(&self, paused: &BTreeSet<String>) {
+        for adapter in self.registry.routable() {
+            let is_paused = paused.contains(adapter.provider());
+            let kept = match (is_paused, adapter.paused()) {
+                (true, None) => adapter.pause().await,
+                (false, Some(_)) => adapter.resume().await,
+                (true, Some(_)) | (false, None) => Ok(()),
+            };
+            if let Err(error) = kept {
+                tracing::error!(%error, adapter.id = adapter.provider(), "a pause of all bridges is not kept here");
+            }
+        }
     }
 
     fn heed(&self, notices: &Notices) {
@@ -182,20 +204,28 @@ impl Inner {
 }
 
 impl Dispatcher {
-    /// Tells the other nodes what this one offers, and does what they ask for, until `shutdown`. Does nothing on a store
-    /// that has one node.
+    /// Adapters of this node, as it offers them to the others.
+    pub fn offered(&self) -> Vec<OfferedAdapter> {
+        self.inner.offered()
+    }
+
+    /// Tells the other nodes what this one offers, and does what they ask for, until `shutdown`. On a store that has one
+    /// node there is nothing to do.
     pub async fn follow_nodes(self, itself: Offer, shutdown: CancellationToken) {
         let inner = &self.inner;
         let node = inner.node();
         if node.lease.is_none() {
-            return;
+            return inner.publish(&itself);
         }
         let mut others = node.others.subscribe();
         let mut notices = node.notices.subscribe();
         let mut tenure = node.tenure.subscribe();
         let mut publish = interval(PUBLISH);
         publish.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut breakers = interval(BREAKERS);
+        breakers.set_missed_tick_behavior(MissedTickBehavior::Delay);
         others.mark_changed();
+        notices.mark_changed();
         let follow = async {
             loop {
                 tokio::select! {
@@ -205,9 +235,18 @@ impl Dispatcher {
                             inner.deliverer.stop_attempts();
                         }
                     }
-                    Ok(()) = notices.changed() => inner.heed(&notices.borrow_and_update()),
+                    Ok(()) = notices.changed() => {
+                        let notices = notices.borrow_and_update().clone();
+                        inner.heed(&notices);
+                        inner.keep_pauses(&notices.paused).await;
+                    }
                     Ok(()) = others.changed() => inner.offers.set(&others.borrow_and_update()),
                     _ = publish.tick() => inner.publish(&itself),
+                    _ = breakers.tick(), if !others.borrow().is_empty() => {
+                        if let Err(error) = inner.deliverer.learn_breakers().await {
+                            tracing::debug!(%error, "breakers of other nodes are not read");
+                        }
+                    }
                     // The store is gone.
                     else => return,
                 }
@@ -308,7 +347,7 @@ mod tests {
             serde_json::value::RawValue::from_string(r#"{"adapters":7}"#.to_owned()).unwrap(),
         );
         let offers = Offers::default();
-        offers.set(&[node.record(1)]);
+        offers.set(&[node.record()]);
         assert!(!offers.has("a") && offers.get().len() == 1);
         let offer = Offer {
             adapters: vec![
@@ -318,7 +357,7 @@ mod tests {
             ..Offer::default()
         };
         node.offer.send_replace(to_raw_value(&offer).unwrap());
-        offers.set(&[node.record(1)]);
+        offers.set(&[node.record()]);
         assert!(offers.has("a") && !offers.has("b"));
     }
 }

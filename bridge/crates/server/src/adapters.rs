@@ -1,5 +1,7 @@
 //! Adapter routes: list, show, reload, pause and resume.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use jiff::Timestamp;
@@ -15,6 +17,7 @@ use forge_plugin_host::{
     Adapter, AgentListing, Draining, HealthReport, Isolation, LoadError, PauseError, Quarantine,
     Registry, ReloadError,
 };
+use forge_store::Store;
 
 pub(super) async fn list(_: Reader, _: NoQuery, State(registry): State<Registry>) -> Json<Value> {
     let adapters: Vec<View> = registry.adapters().iter().map(View::of).collect();
@@ -54,9 +57,11 @@ pub(super) async fn pause(
     _: Admin,
     _: NoQuery,
     State(registry): State<Registry>,
+    State(store): State<Arc<dyn Store>>,
     Path(provider): Path<String>,
 ) -> Result<Json<Value>, Failure> {
     let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
+    store.note_pause(&provider, true).await?;
     adapter.pause().await.map_err(unmarked)?;
     Ok(Json(json!(View::of(&adapter))))
 }
@@ -66,9 +71,11 @@ pub(super) async fn resume(
     _: NoQuery,
     State(registry): State<Registry>,
     State(dispatcher): State<Dispatcher>,
+    State(store): State<Arc<dyn Store>>,
     Path(provider): Path<String>,
 ) -> Result<Json<Value>, Failure> {
     let adapter = registry.get(&provider).ok_or_else(|| unknown(&provider))?;
+    store.note_pause(&provider, false).await?;
     adapter.resume().await.map_err(unmarked)?;
     dispatcher.wake();
     Ok(Json(json!(View::of(&adapter))))

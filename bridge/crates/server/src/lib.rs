@@ -32,6 +32,7 @@ mod health;
 mod limit;
 mod management;
 mod management_target;
+mod nodes;
 mod query;
 mod record;
 mod request_span;
@@ -50,6 +51,7 @@ use std::time::{Duration, Instant};
 
 pub use axum::Router;
 use axum::extract::{self, FromRef, Request};
+use axum::http::{HeaderName, HeaderValue};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::Response;
 use axum::routing::{get, post};
@@ -76,7 +78,6 @@ use event_fanout::EventFanout;
 use events::StreamLimit;
 use origin_guard::{OriginRules, Pages};
 use signal_body::SignalReader;
-use stream_ticket::StreamTickets;
 use traffic::Traffic;
 
 pub use serve::serve;
@@ -218,6 +219,7 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/deliveries/{id}/retry", post(deliveries::retry))
         .route("/api/v2/events", get(events::of_all))
         .route("/api/v2/stream-tickets", post(stream_ticket::issue))
+        .route("/api/v2/nodes", get(nodes::list))
         .route("/api/v2/adapters", get(adapters::list))
         .route("/api/v2/adapters/{provider}", get(adapters::show))
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
@@ -251,27 +253,38 @@ pub fn router(state: Components) -> Router {
         pages: Pages::Local,
     };
     let traffic = Traffic::default();
+    let node = state.store.node();
+    let shares = node.lease.is_some();
+    let node = HeaderValue::from_str(&node.id).ok().filter(|_| shares);
     let shared = AppState {
         traffic: traffic.clone(),
         body_reader: BodyReader::new(&state.config),
         signal_reader: SignalReader::new(&state.config),
         fanout: EventFanout::new(Arc::clone(&state.store), state.process.closing.clone()),
         stream_limit: StreamLimit::new(state.config.max_streams),
-        tickets: StreamTickets::default(),
         state,
     };
     routes
         .layer(from_fn_with_state(
-            Arc::new(Middleware { rules, traffic }),
+            Arc::new(Middleware {
+                rules,
+                traffic,
+                node,
+            }),
             apply_middleware,
         ))
         .with_state(Shared(Arc::new(shared)))
 }
 
+/// Names the node that has answered.
+const NODE: HeaderName = HeaderName::from_static("forge-node");
+
 /// State of the middleware.
 struct Middleware {
     rules: OriginRules,
     traffic: Traffic,
+    /// Id of this node, if it shares its store.
+    node: Option<HeaderValue>,
 }
 
 /// Applies tracing, header limits and the origin guard to every request. A single middleware, because each
@@ -283,7 +296,11 @@ async fn apply_middleware(
 ) -> Response {
     let guarded = |request| origin_guard::guard(&way.rules, request, next);
     let limited = |request| request_span::limit_headers(request, guarded);
-    request_span::traced(&way.traffic, request, limited).await
+    let mut response = request_span::traced(&way.traffic, request, limited).await;
+    if let Some(node) = &way.node {
+        response.headers_mut().insert(NODE, node.clone());
+    }
+    response
 }
 
 /// State that extractors read from; cloned several times per request.
@@ -297,7 +314,6 @@ struct AppState {
     signal_reader: SignalReader,
     fanout: EventFanout,
     stream_limit: StreamLimit,
-    tickets: StreamTickets,
     traffic: Traffic,
 }
 
@@ -330,7 +346,6 @@ part! {
     SignalReader = signal_reader;
     EventFanout = fanout;
     StreamLimit = stream_limit;
-    StreamTickets = tickets;
     Traffic = traffic;
     metrics::Config = state.metrics;
 }

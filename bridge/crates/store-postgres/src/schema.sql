@@ -22,6 +22,10 @@ CREATE TABLE node (
   revision int8 NOT NULL,
   offer bytea NOT NULL
 ) WITH (fillfactor = 50);
+-- Adapters that start nothing, on any node.
+CREATE TABLE paused (provider bytea PRIMARY KEY);
+-- Unused tickets that each open one event stream, by the hashes of ticket and token.
+CREATE TABLE ticket (hash bytea PRIMARY KEY, owner bytea, until int8 NOT NULL);
 -- Numbers of records, which one of several nodes counts for all.
 CREATE TABLE counted (
   number int8 NOT NULL,

@@ -20,6 +20,7 @@ pub mod rules;
 pub mod runs;
 pub mod sealed;
 pub mod signals;
+pub mod ticket;
 pub mod transition;
 
 use std::time::Duration;

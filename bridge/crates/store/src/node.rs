@@ -1,6 +1,7 @@
 //! Nodes: bridges that share a store. Each has an id, which lies in its data folder, and works under an epoch, which ends
 //! with its lease. A store that only one process can open has one node, whose lease never ends.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,8 @@ use tokio::sync::watch;
 
 use forge_base::id::DispatchId;
 use forge_base::time::{Clock, Offset};
+
+use crate::ticket::Tickets;
 
 /// State of the lease of this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +28,10 @@ pub enum Tenure {
 pub struct Notices {
     /// Attempts that run here and have a cancel request.
     pub cancelled: Vec<(DispatchId, u32)>,
-    /// Adapters of this node that have dispatches which can start.
+    /// Adapters that have dispatches which can start here.
     pub ready: Vec<String>,
+    /// Adapters that are paused on all nodes.
+    pub paused: BTreeSet<String>,
     /// Grows when a node has ended or changed what it offers.
     pub nodes: u64,
 }
@@ -55,6 +60,8 @@ pub struct Node {
     pub others: watch::Sender<Arc<[NodeRecord]>>,
     /// What this node publishes about itself.
     pub offer: watch::Sender<Box<RawValue>>,
+    /// Unused tickets of a store with one node.
+    pub tickets: Tickets,
     /// Clock of the database, if it has one, as of the last renewal.
     pub offset: &'static Offset,
 }
@@ -68,6 +75,7 @@ impl Node {
             notices: watch::Sender::default(),
             others: watch::Sender::new(Arc::from([])),
             offer: watch::Sender::new(RawValue::NULL.to_owned()),
+            tickets: Tickets::default(),
             // One for each store that a process opens.
             offset: Box::leak(Box::default()),
         }
@@ -87,7 +95,11 @@ impl Node {
     }
 
     /// The record of this node, if it is the only one.
-    pub fn record(&self, epoch: u64) -> NodeRecord {
+    pub fn record(&self) -> NodeRecord {
+        let epoch = match *self.tenure.borrow() {
+            Tenure::Held { epoch } => epoch,
+            Tenure::Lost => 0,
+        };
         NodeRecord {
             id: self.id.clone(),
             epoch,

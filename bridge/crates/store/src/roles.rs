@@ -26,6 +26,7 @@ use crate::record::{
     SignalSessionFilter, SignalSource, SignalSums, SignalTotals, Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
+use crate::ticket::Ticket;
 
 /// Durable store: all roles. Every method that changes something returns after its commit is synced to disk.
 pub trait Store:
@@ -314,13 +315,27 @@ pub trait Secrets: Send + Sync + 'static {
     async fn reseal(&self, changes: Vec<Resealed>) -> Result<u64>;
 }
 
-/// The nodes: bridges that share the store.
+/// The nodes: bridges that share the store. What is given here is right for a store with one node.
 #[async_trait]
 pub trait Nodes: Send + Sync + 'static {
     /// This node.
     fn node(&self) -> &Node;
     /// All nodes, those whose lease has ended too.
-    async fn nodes(&self) -> Result<Vec<NodeRecord>>;
+    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
+        Ok(vec![self.node().record()])
+    }
+    /// Notes for all nodes that an adapter is paused, or no longer is.
+    async fn note_pause(&self, _provider: &str, _is_paused: bool) -> Result<()> {
+        Ok(())
+    }
+    /// Keeps a ticket; false if there are too many.
+    async fn keep_ticket(&self, ticket: Ticket, now: Timestamp) -> Result<bool> {
+        Ok(self.node().tickets.keep(ticket, now))
+    }
+    /// Removes a ticket, which can be used once; `None` if it is unknown or expired.
+    async fn take_ticket(&self, hash: &Digest, now: Timestamp) -> Result<Option<Ticket>> {
+        Ok(self.node().tickets.take(hash, now))
+    }
 }
 
 /// State of the store itself, retention and close.

@@ -86,6 +86,41 @@ export interface AdapterList {
   default: string | null;
 }
 
+export interface NodeAdapter {
+  provider: string;
+  status: HealthStatus;
+  running: number;
+  /** Limit of concurrent executions on this node. */
+  maxConcurrent: number;
+  paused: boolean;
+}
+
+export interface Node {
+  /** Id in the data folder of the bridge. */
+  id: string;
+  /** Host name of its machine; empty if unknown. */
+  name: string;
+  /** Base URL of its listen address; empty if unknown. */
+  address: string;
+  /** Version of forge-bridge; empty if unknown. */
+  version: string;
+  /** Number of the present lease; each new one is higher. */
+  epoch: number;
+  /** False once the lease has ended: what ran there is taken over. */
+  live: boolean;
+  /** End of the lease by the clock of the database. Absent if it never ends. */
+  leaseUntil?: string;
+  /** Executions that run there. */
+  running: number;
+  adapters: NodeAdapter[];
+}
+
+export interface NodeList {
+  /** Id of the bridge that answers. */
+  node: string;
+  nodes: Node[];
+}
+
 /** Health and load of an adapter. */
 export interface AdapterHealth {
   status: HealthStatus;

@@ -70,6 +70,7 @@ pub fn router(
             pages: Pages::Named,
         },
         traffic: Traffic::default(),
+        node: None,
     };
     Router::new()
         .route("/health", get(health))

@@ -83,8 +83,6 @@ pub struct Auth {
 pub struct Caller {
     /// Hash of the caller's token; `None` if no tokens are configured.
     pub(super) token: Option<Hash>,
-    /// Time of the request, since [`Auth`] was created.
-    pub(super) at: Duration,
 }
 
 /// Error in the configured tokens.
@@ -254,7 +252,7 @@ impl Auth {
     fn admit(&self, parts: &Parts, scope: Scope) -> Result<(Caller, Option<Duration>), Failure> {
         let (tokens, at) = (self.tokens(), self.since.elapsed());
         if tokens.list.is_empty() {
-            return Ok((Caller { token: None, at }, None));
+            return Ok((Caller { token: None }, None));
         }
         let token = bearer(&parts.headers).ok_or_else(|| {
             let message = "this route needs a token: Authorization: Bearer <token>";
@@ -268,7 +266,7 @@ impl Auth {
         known.permits(scope, Timestamp::now())?;
         let wait = known.rate.and_then(|rate| known.meter.take(rate, at).err());
         let token = Some(hash);
-        Ok((Caller { token, at }, wait))
+        Ok((Caller { token }, wait))
     }
 
     /// Refuses an invalid token or signature and counts it. Only invalid ones are counted: a valid token works whatever

@@ -12,9 +12,10 @@ use tokio::sync::watch;
 
 use super::super::error::{Code, Failure};
 use super::super::limit::Hash;
-use super::super::stream_ticket::StreamTickets;
 use super::super::token::{Scope, Tokens};
 use super::Auth;
+use forge_base::digest::sha256;
+use forge_store::Store;
 
 /// Right to read an open stream.
 #[derive(Clone, Debug)]
@@ -59,7 +60,7 @@ impl<S> FromRequestParts<S> for Watcher
 where
     S: Sync,
     Auth: FromRef<S>,
-    StreamTickets: FromRef<S>,
+    Arc<dyn Store>: FromRef<S>,
 {
     type Rejection = Failure;
 
@@ -70,7 +71,8 @@ where
         let ticket = url::form_urlencoded::parse(query).find(|(name, _)| name == "ticket");
         let owner = match ticket {
             Some((_, ticket)) if !parts.headers.contains_key(header::AUTHORIZATION) => {
-                auth.redeem(&StreamTickets::from_ref(state), &ticket)?
+                let store: Arc<dyn Store> = FromRef::from_ref(state);
+                auth.redeem(&*store, &ticket).await?
             }
             Some(_) | None => auth.check(parts, Scope::Read)?.token,
         };
@@ -81,12 +83,14 @@ where
 impl Auth {
     /// Redeems a ticket: it authorises one stream with the rights of the token that requested it. Returns the hash of
     /// that token.
-    fn redeem(&self, tickets: &StreamTickets, ticket: &str) -> Result<Option<Hash>, Failure> {
+    async fn redeem(&self, store: &dyn Store, ticket: &str) -> Result<Option<Hash>, Failure> {
         let tokens = self.tokens();
         if tokens.list.is_empty() {
             return Ok(None);
         }
-        let owner = tickets.redeem(ticket, self.since.elapsed()).flatten();
+        let now = store.node().clock().now();
+        let ticket = store.take_ticket(&sha256(ticket), now).await?;
+        let owner = ticket.and_then(|ticket| ticket.owner);
         let known = owner.and_then(|hash| tokens.find(&hash)).ok_or_else(|| {
             let message = "this stream ticket is unknown, already used, or older than a minute; \
                            request another one with POST /api/v2/stream-tickets";

@@ -59,6 +59,7 @@ const READY: &str = "WITH RECURSIVE ready AS (
 pub(crate) const NODES: &str =
     "SELECT id, epoch, offer, NOT has_ended AND until > clock_timestamp(),
    (extract(epoch FROM until) * 1000000)::int8 * 1000 FROM node ORDER BY id";
+const PAUSED: &str = "SELECT provider FROM paused";
 const COUNTED: &str = "SELECT body FROM counted";
 
 pub(super) struct Keeper {
@@ -269,8 +270,10 @@ impl Keeper {
         let poll = Statement::new(POLL, params![node]);
         let cancelled = Statement::new(CANCELLED, params![epoch]);
         let ready = Statement::new(READY, params![node]);
-        let answers = self.link()?.send(&[&poll, &cancelled, &ready]).await?;
-        let [state, cancelled, ready] = answers.as_slice() else {
+        let paused = Statement::new(PAUSED, Vec::new());
+        let all = [&poll, &cancelled, &ready, &paused];
+        let answers = self.link()?.send(&all).await?;
+        let [state, cancelled, ready, paused] = answers.as_slice() else {
             return Err(Error::NotFound.into());
         };
         let mut state = Columns::of(state.first().ok_or(Error::NotFound)?);
@@ -298,14 +301,18 @@ impl Keeper {
         let cancelled = cancelled.iter().map(read).collect::<Result<_>>()?;
         let ready = ready.iter().map(|row| Columns::of(row).next());
         let ready = ready.collect::<Result<Vec<String>>>()?;
+        let paused = paused.iter().map(|row| Columns::of(row).next());
+        let paused = paused.collect::<Result<_>>()?;
         let is_busy = !ready.is_empty() || published.totals().numbers.counts.running > 0;
         let notices = Notices {
             cancelled,
             ready,
+            paused,
             nodes,
         };
+        // Work is told at each poll, because what came since the last one looks the same.
         published.node.notices.send_if_modified(|seen| {
-            let is_new = *seen != notices;
+            let is_new = *seen != notices || !notices.ready.is_empty();
             *seen = notices;
             is_new
         });

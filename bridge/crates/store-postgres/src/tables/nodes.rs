@@ -1,13 +1,17 @@
-//! The nodes that share the store.
+//! The nodes that share the store, and what they share besides records: pauses and tickets.
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 
+use forge_base::digest::Digest;
 use forge_store::Result;
 use forge_store::node::{Node, NodeRecord};
 use forge_store::roles::Nodes;
+use forge_store::ticket::{MOST, MOST_OF_ONE, Ticket};
 
 use crate::Postgres;
 use crate::engine::keeper::{NODES, record};
+use crate::rows::statement::params;
 
 #[async_trait]
 impl Nodes for Postgres {
@@ -17,5 +21,42 @@ impl Nodes for Postgres {
 
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.all(NODES, Vec::new(), record).await
+    }
+
+    async fn note_pause(&self, provider: &str, is_paused: bool) -> Result<()> {
+        let sql = match is_paused {
+            true => "INSERT INTO paused (provider) VALUES ($1) ON CONFLICT DO NOTHING",
+            false => "DELETE FROM paused WHERE provider = $1",
+        };
+        let provider = provider.to_owned();
+        self.all(sql, params![provider], |_| Ok(())).await?;
+        Ok(())
+    }
+
+    async fn keep_ticket(&self, ticket: Ticket, now: Timestamp) -> Result<bool> {
+        let old = "DELETE FROM ticket WHERE until <= $1";
+        self.all(old, params![now], |_| Ok(())).await?;
+        let keep = "INSERT INTO ticket (hash, owner, until) SELECT $1, $2, $3
+             WHERE (SELECT count(*) FROM ticket) < $4
+               AND ($2 IS NULL OR (SELECT count(*) FROM ticket WHERE owner = $2) < $5)
+             RETURNING true";
+        let Ticket { hash, owner, until } = ticket;
+        let params = params![hash, owner, until, MOST, MOST_OF_ONE];
+        Ok(self
+            .one(keep, params, |row| row.next())
+            .await?
+            .unwrap_or(false))
+    }
+
+    async fn take_ticket(&self, hash: &Digest, now: Timestamp) -> Result<Option<Ticket>> {
+        let sql = "DELETE FROM ticket WHERE hash = $1 RETURNING hash, owner, until";
+        let taken = self.one(sql, params![*hash], |row| {
+            Ok(Ticket {
+                hash: row.next()?,
+                owner: row.next()?,
+                until: row.next()?,
+            })
+        });
+        Ok(taken.await?.filter(|ticket| ticket.until > now))
     }
 }

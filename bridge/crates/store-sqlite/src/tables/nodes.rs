@@ -2,8 +2,7 @@
 
 use async_trait::async_trait;
 
-use forge_store::Result;
-use forge_store::node::{Node, NodeRecord};
+use forge_store::node::Node;
 use forge_store::roles::Nodes;
 
 use crate::Sqlite;
@@ -12,10 +11,5 @@ use crate::Sqlite;
 impl Nodes for Sqlite {
     fn node(&self) -> &Node {
         &self.node
-    }
-
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        let epoch = self.published.identity.epoch;
-        Ok(vec![self.node.record(epoch)])
     }
 }

@@ -18,6 +18,7 @@ pub mod runs;
 pub mod sample;
 pub mod sessions;
 pub mod signals;
+pub mod tickets;
 
 use std::sync::Arc;
 
@@ -126,6 +127,7 @@ macro_rules! contract_tests {
                 a_record_counts_in_its_session a_signal_of_an_unknown_session_is_not_found
                 a_repeat_writes_nothing a_successor_opens_as_the_former_session_ends
                 old_signals_go_in_steps_and_their_sessions_after_them;
+            tickets: a_ticket_is_good_for_once_and_for_a_minute one_token_has_a_share_of_the_tickets;
         }
     };
     (@cases $open:path => $($file:ident: $($name:ident)+;)+) => {$(
@@ -158,6 +160,7 @@ mod tests {
             include_str!("runs.rs"),
             include_str!("sessions.rs"),
             include_str!("signals.rs"),
+            include_str!("tickets.rs"),
         ];
         let cases = written
             .iter()

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
 use super::meters::Meters;
-use super::node::{Node, NodeRecord};
+use super::node::Node;
 use super::record::{
     Acceptance, Approval, ApprovalFilter, CancelRequest, Claim, ClaimLimits, Claimed, Content,
     Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
@@ -326,10 +326,6 @@ impl Secrets for Memory {
 impl Nodes for Memory {
     fn node(&self) -> &Node {
         &self.node
-    }
-
-    async fn nodes(&self) -> Result<Vec<NodeRecord>> {
-        Ok(vec![self.node.record(self.epoch)])
     }
 }
 

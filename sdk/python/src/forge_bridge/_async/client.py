@@ -22,6 +22,7 @@ from ..wire import (
     Dispatch,
     DispatchRequest,
     Health,
+    NodeList,
     OutputFile,
     Result,
     StreamTicket,
@@ -207,6 +208,10 @@ class AsyncBridge(AsyncServices):
         """Closes the circuit breaker of a receiver, so that everything due there is sent at once."""
         path = "/api/v2" + at("deliveries", "destinations", origin, "close")
         await self._http.ask("POST", path, is_safe=True, timeout=timeout, read=decode)
+
+    async def nodes(self, *, timeout: float | None = None) -> NodeList:
+        """Returns the bridges that share the store, and the one that answers."""
+        return await self._http.json("GET", "/api/v2/nodes", timeout=timeout)
 
     async def adapters(self, *, timeout: float | None = None) -> AdapterList:
         """Returns the adapters, in the order of the configuration, and the default one."""

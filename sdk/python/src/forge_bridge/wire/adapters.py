@@ -8,8 +8,8 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 __all__ = [
     "HealthStatus", "HealthReport", "Quarantine", "Profile", "AgentListing", "ReplacedGeneration", "Adapter",
-    "AdapterList", "AdapterHealth", "HealthStore", "HealthDeliveries", "HealthChildren", "HealthServices",
-    "HealthSignals", "Health"
+    "AdapterList", "NodeAdapter", "Node", "NodeList", "AdapterHealth", "HealthStore", "HealthDeliveries",
+    "HealthChildren", "HealthServices", "HealthSignals", "Health"
 ]
 
 HealthStatus: TypeAlias = Literal["healthy", "degraded", "offline"]
@@ -92,6 +92,38 @@ class AdapterList(TypedDict):
 
     adapters: list[Adapter]
     default: str | None
+
+class NodeAdapter(TypedDict):
+    provider: str
+    status: HealthStatus
+    running: int
+    maxConcurrent: int
+    """Limit of concurrent executions on this node."""
+    paused: bool
+
+class Node(TypedDict):
+    id: str
+    """Id in the data folder of the bridge."""
+    name: str
+    """Host name of its machine; empty if unknown."""
+    address: str
+    """Base URL of its listen address; empty if unknown."""
+    version: str
+    """Version of forge-bridge; empty if unknown."""
+    epoch: int
+    """Number of the present lease; each new one is higher."""
+    live: bool
+    """False once the lease has ended: what ran there is taken over."""
+    leaseUntil: NotRequired[str]
+    """End of the lease by the clock of the database. Absent if it never ends."""
+    running: int
+    """Executions that run there."""
+    adapters: list[NodeAdapter]
+
+class NodeList(TypedDict):
+    node: str
+    """Id of the bridge that answers."""
+    nodes: list[Node]
 
 class AdapterHealth(TypedDict):
     """Health and load of an adapter."""
