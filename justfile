@@ -32,3 +32,8 @@ demo:
 bench *arguments:
     cargo build --profile dist -p forge-bridge -p forge-adapter-echo -p forge-bench
     target/dist/forge-bench {{ arguments }}
+
+# The recording of `demo` and `drill` that README.md shows
+record:
+    cargo build --release
+    tests/docs/terminal/record.py --docs target/release/forge-bridge
