@@ -28,7 +28,7 @@ const BREAKERS: Duration = Duration::from_secs(5);
 /// Pause before a take-over that failed is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// What a node publishes about itself.
+/// Description of a node, which it publishes.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Offer {

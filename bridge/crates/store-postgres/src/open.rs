@@ -36,6 +36,8 @@ const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, rev
    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, instance = excluded.instance, until = excluded.until,
      has_ended = false, revision = node.revision + 1, offer = excluded.offer
    RETURNING epoch";
+/// Runs of a store that was copied belong to the bridge that starts first, which must be the one with their folders.
+const RUNS: &str = "UPDATE run SET node = $1 WHERE node = '' AND ended_at IS NULL";
 const BOUNDS: &str = "SELECT
    coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
    coalesce((SELECT value FROM meta WHERE name = 'removed'), 0)";
@@ -152,7 +154,7 @@ pub(crate) async fn check_server(link: &mut Link, database: &str) -> Result<Serv
 pub(crate) enum Holds {
     #[default]
     Nothing,
-    /// Those of a store whose copy into the database is not complete.
+    /// Tables of a store whose copy into the database is not complete.
     PartOfCopy,
     Store,
 }
@@ -228,8 +230,11 @@ async fn boot(
     let boot = Statement::new(BOOT, params![node, instance, lease]);
     let bounds = Statement::new(BOUNDS, Vec::new());
     let [counts, queues] = totals::statements();
-    let answers = link.send(&[&boot, &bounds, &counts, &queues]).await?;
-    let [boot, bounds, counts, queues] = answers.as_slice() else {
+    let runs = Statement::new(RUNS, params![node]);
+    let answers = link
+        .send(&[&boot, &runs, &bounds, &counts, &queues])
+        .await?;
+    let [boot, _, bounds, counts, queues] = answers.as_slice() else {
         return Err(Error::NotFound.into());
     };
     let epoch = Columns::of(boot.first().ok_or(Error::NotFound)?).next()?;

@@ -36,7 +36,7 @@ pub enum Value {
 /// Values of the columns of a table, in their order.
 pub type Row = Vec<Value>;
 
-/// What is copied besides tables.
+/// Values that are copied besides tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     pub store_id: String,

@@ -23,7 +23,7 @@ pub enum Tenure {
     Lost,
 }
 
-/// What other nodes have done that concerns this one, as of the last poll.
+/// News of the other nodes that concern this one, as of the last poll.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Notices {
     /// Attempts that run here and have a cancel request.
@@ -41,7 +41,7 @@ pub struct Notices {
 pub struct NodeRecord {
     pub id: String,
     pub epoch: u64,
-    /// What the node publishes about itself, as JSON.
+    /// Description of the node, which it publishes, as JSON.
     pub offer: Box<RawValue>,
     /// End of the lease by the clock of the database; `None` without one.
     pub lease_until: Option<Timestamp>,
@@ -58,7 +58,7 @@ pub struct Node {
     pub notices: watch::Sender<Notices>,
     /// The other nodes that are live.
     pub others: watch::Sender<Arc<[NodeRecord]>>,
-    /// What this node publishes about itself.
+    /// Description of this node, which it publishes.
     pub offer: watch::Sender<Box<RawValue>>,
     /// Unused tickets of a store with one node.
     pub tickets: Tickets,

@@ -29,7 +29,7 @@ pub struct AdapterTable {
     /// on a library in the bridge's process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
-    /// Where the runtime of the adapter keeps its sessions, if several bridges share the store.
+    /// Place of the runtime's sessions, if several bridges share the store.
     #[serde(skip_serializing_if = "Sessions::is_own")]
     pub sessions: Sessions,
     /// All other keys: the adapter's own settings, passed to it.
@@ -37,7 +37,7 @@ pub struct AdapterTable {
     pub own: Map<String, Value>,
 }
 
-/// Where the sessions of a runtime are.
+/// Place of the sessions of a runtime.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sessions {

@@ -134,7 +134,7 @@ fn read(
         is_heard
     })?;
     if !chunk.is_empty() {
-        // Whoever receives has failed before, and says why.
+        // The receiver has failed before, and says why.
         let _ = chunks.blocking_send(chunk);
     }
     Ok(tally)

@@ -82,7 +82,7 @@ row! {
         queue: Option<String>, turn: Option<i64>,
         /// Node that ran it last, or the last one of its session.
         home: Option<String>,
-        /// It runs on no other node than `home`.
+        /// True if it runs on no other node than `home`.
         is_bound: bool,
         /// Origin of the callback, if there is one.
         origin: Option<String>,

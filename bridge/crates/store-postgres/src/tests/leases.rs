@@ -411,7 +411,7 @@ async fn a_delivery_is_attempted_by_one_node() {
         matches!(foreign, Err(Error::InvalidState(_))),
         "{foreign:?}"
     );
-    // A retry belongs to whoever comes first.
+    // A retry belongs to the node that comes first.
     first.settle(own.id, retry()).await.unwrap();
     let (one, other) = tokio::join!(due(&first), due(&second));
     assert_eq!(one.len() + other.len(), 1, "{one:?} {other:?}");

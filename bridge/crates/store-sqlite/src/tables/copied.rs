@@ -1,4 +1,4 @@
-//! Rows of this store in the form of the tables that they are copied into. Rows of a removed run, which nobody can read
+//! Rows of this store in the form of the tables that they are copied into. Rows of a removed run, which cannot be read
 //! any more, are left out.
 
 use rusqlite::types::ValueRef;

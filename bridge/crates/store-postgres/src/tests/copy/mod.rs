@@ -67,7 +67,7 @@ fn compare(expected: &[(String, String)], found: &[(String, String)]) {
     }
 }
 
-/// What the SQLite store answers after its next start, which is that of the copy.
+/// Answers of the SQLite store after its next start, which is that of the copy.
 async fn filled(folder: &TempDir) -> Vec<(String, String)> {
     let store = sqlite(folder);
     fill(&store).await;
