@@ -6,6 +6,7 @@ pub mod digest;
 pub mod duration;
 pub mod event;
 pub mod failpoint;
+pub mod folder_lock;
 pub mod id;
 pub mod json;
 pub mod metrics;

@@ -11,11 +11,11 @@ use tempfile::NamedTempFile;
 
 use super::Sqlite;
 use super::engine::connection::{self, is_damage};
-use super::engine::wal;
 use super::open::{FILE, is_present};
 use super::open_error::OpenError;
 use super::tables::counters::Totals;
 use super::tables::{schema, seal};
+use forge_base::folder_lock::{parent, sync_name};
 use forge_store::Config;
 
 /// Findings of SQLite that are reported; one page often has many.
@@ -158,7 +158,7 @@ impl Sqlite {
             return Err(BackupError::Exists { file });
         }
         // Readable by its owner only, as the store is.
-        let draft = NamedTempFile::new_in(wal::folder(to))?;
+        let draft = NamedTempFile::new_in(parent(to))?;
         let path = draft.path().display().to_string();
         // SQLite writes the copy elsewhere; this file is open for reading only.
         connection.pragma_update(None, "query_only", false)?;
@@ -174,7 +174,7 @@ impl Sqlite {
         drop(copy);
         draft.as_file().sync_all()?;
         draft.persist_noclobber(to).map_err(|error| error.error)?;
-        Ok(wal::sync_folder(to)?)
+        Ok(sync_name(to)?)
     }
 }
 

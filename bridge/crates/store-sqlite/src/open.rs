@@ -9,11 +9,12 @@ use rusqlite::Connection;
 
 use super::Sqlite;
 use super::engine::wal::{self, Mode};
-use super::engine::{Engine, FolderLock, connection};
+use super::engine::{Engine, connection};
 use super::open_error::OpenError;
 use super::tables::counters::{Counters, Published, Totals};
 use super::tables::{copied, schema};
 use forge_base::failpoint;
+use forge_base::folder_lock::{FolderLock, sync_name};
 use forge_store::Config;
 use forge_store::node::Node;
 
@@ -41,7 +42,7 @@ impl Sqlite {
         failpoint::point("store.opened");
         schema::migrate(&opened).map_err(failed)?;
         let identity = schema::boot(&opened, &file)?;
-        wal::sync_folder(&file).map_err(&access)?;
+        sync_name(&file).map_err(&access)?;
         failpoint::point("store.booted");
         let totals = Totals::load(&opened).map_err(failed)?;
         let node = Arc::new(Node::alone(identity.store_id.clone(), identity.epoch));
@@ -69,7 +70,7 @@ pub(super) fn open_file(
     let failed = |source| schema::classify(file, source);
     connection::make_private(file).map_err(&access)?;
     // A WAL beside a file whose name a power cut can still take back would look like the remains of a store.
-    wal::sync_folder(file).map_err(&access)?;
+    sync_name(file).map_err(&access)?;
     lock.watch(file).map_err(&access)?;
 
     let opened = connection::open(file).map_err(failed)?;

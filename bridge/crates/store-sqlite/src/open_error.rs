@@ -3,21 +3,15 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use forge_base::folder_lock::LockError;
+
 /// Reason why the store cannot be opened. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("cannot use {folder} as the store's folder")]
-    Folder { folder: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Lock(#[from] LockError),
     #[error("there is no store in {folder}; name its folder with BRIDGE_DATA_DIR or `data_dir`")]
     Missing { folder: PathBuf },
-    #[error(
-        "{folder} is on {kind}, a network file system, where a store can be damaged; put it on a local disk"
-    )]
-    NetworkFileSystem { folder: PathBuf, kind: &'static str },
-    #[error(
-        "another bridge (process {holder}) uses the store in {folder}; stop it or name another folder"
-    )]
-    Locked { folder: PathBuf, holder: String },
     #[error("cannot open {file}")]
     Access { file: PathBuf, source: io::Error },
     #[error("cannot open {file}")]

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use rusqlite::Connection;
 
+use forge_base::folder_lock::LockError;
 use forge_base::id::DeliveryId;
 use forge_store::contract::runs;
 use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
@@ -36,7 +37,7 @@ async fn a_second_process_is_refused_and_told_who_holds_the_store() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path());
     let error = refused(folder.path());
-    let OpenError::Locked { holder, .. } = error else {
+    let OpenError::Lock(LockError::Locked { holder, .. }) = error else {
         panic!("{error}");
     };
     assert_eq!(holder, std::process::id().to_string());

@@ -7,7 +7,6 @@ mod change;
 mod checkpointer;
 pub(super) mod connection;
 mod failure;
-mod folder_lock;
 mod reader_pool;
 mod recovery;
 #[cfg(test)]
@@ -23,11 +22,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rusqlite::Connection;
 use tokio::sync::watch;
 
+use forge_base::folder_lock::FolderLock;
 use forge_store::meters::Meters;
 use forge_store::{Config, Error, Result};
 
 pub(super) use change::{Failure, Urgency};
-pub(super) use folder_lock::FolderLock;
 pub(super) use reader_pool::Length;
 
 use reader_pool::ReaderPool;

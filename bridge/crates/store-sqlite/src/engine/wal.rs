@@ -8,6 +8,7 @@ use rusqlite::Connection;
 
 use super::connection::PAGE_BYTES;
 use forge_base::failpoint;
+use forge_base::folder_lock::sync_name;
 
 const HEADER_BYTES: u64 = 32;
 const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
@@ -95,19 +96,8 @@ pub(crate) fn sync(file: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         wal => wal?.sync_all()?,
     }
-    sync_folder(file)
-}
-
-/// Syncs the folder of the file, which makes the names of the file and of its WAL durable. SQLite ignores an error
-/// there.
-pub(crate) fn sync_folder(file: &Path) -> io::Result<()> {
-    File::open(folder(file))?.sync_all()
-}
-
-/// The folder that a file or folder is in.
-pub(crate) fn folder(file: &Path) -> &Path {
-    let above = file.parent().filter(|above| *above != Path::new(""));
-    above.unwrap_or(Path::new("."))
+    // SQLite ignores an error there.
+    sync_name(file)
 }
 
 /// The WAL of a database file.

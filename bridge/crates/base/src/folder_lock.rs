@@ -1,32 +1,44 @@
-//! One process per store: an advisory lock on a file beside the database, checks that both files stay at their paths,
-//! and of the kind of file system.
+//! One process per folder: an advisory lock on a file in it, checks that the files stay at their paths, and of the kind of
+//! file system.
 
 use std::fs::{DirBuilder, File, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::wal;
-use crate::open_error::OpenError;
-
-/// Held as long as the database is open; the kernel releases it when the process dies.
+/// Lock of a folder, held until it is dropped; the kernel releases it when the process dies.
 #[derive(Debug)]
-pub(crate) struct FolderLock {
+pub struct FolderLock {
     _file: File,
-    /// The lock file and the database, with device and inode.
+    /// The lock file and those that are watched, with device and inode.
     files: Vec<(PathBuf, (u64, u64))>,
+}
+
+/// Reason why a folder cannot be locked.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    #[error("cannot use {folder} as the folder of a bridge")]
+    Folder { folder: PathBuf, source: io::Error },
+    #[error(
+        "{folder} is on {kind}, a network file system, where locks do not hold and a store can be damaged; put it on a local disk"
+    )]
+    NetworkFileSystem { folder: PathBuf, kind: &'static str },
+    #[error(
+        "another bridge (process {holder}) uses the folder {folder}; stop it or name another folder"
+    )]
+    Locked { folder: PathBuf, holder: String },
 }
 
 impl FolderLock {
     /// Locks the folder for this process. A missing one is created for its owner only, and its name synced.
-    pub(crate) fn take(folder: &Path) -> Result<Self, OpenError> {
-        let failed = |source: io::Error| OpenError::Folder {
+    pub fn take(folder: &Path) -> Result<Self, LockError> {
+        let failed = |source: io::Error| LockError::Folder {
             folder: folder.to_owned(),
             source,
         };
         create(folder).map_err(failed)?;
         if let Some(kind) = network_file_system(folder).map_err(failed)? {
-            return Err(OpenError::NetworkFileSystem {
+            return Err(LockError::NetworkFileSystem {
                 folder: folder.to_owned(),
                 kind,
             });
@@ -48,7 +60,7 @@ impl FolderLock {
                     "" => "unknown".to_owned(),
                     pid => pid.to_owned(),
                 };
-                return Err(OpenError::Locked {
+                return Err(LockError::Locked {
                     folder: folder.to_owned(),
                     holder,
                 });
@@ -63,16 +75,16 @@ impl FolderLock {
         })
     }
 
-    /// Makes the database, which exists, one of the files that `is_in_place` looks at.
-    pub(crate) fn watch(&mut self, database: &Path) -> io::Result<()> {
-        let found = std::fs::metadata(database)?;
-        self.files.push((database.to_owned(), identity(&found)));
+    /// Makes a file, which exists, one of those that `is_in_place` looks at.
+    pub fn watch(&mut self, file: &Path) -> io::Result<()> {
+        let found = std::fs::metadata(file)?;
+        self.files.push((file.to_owned(), identity(&found)));
         Ok(())
     }
 
     /// False if a file was removed or replaced: the open ones are then found by no later start, and another process can
     /// lock the path. A path that cannot be looked at is no evidence.
-    pub(crate) fn is_in_place(&self) -> bool {
+    pub fn is_in_place(&self) -> bool {
         let mut files = self.files.iter();
         files.all(|(path, open)| match std::fs::metadata(path) {
             Ok(found) => identity(&found) == *open,
@@ -82,6 +94,17 @@ impl FolderLock {
             ),
         })
     }
+}
+
+/// Syncs the folder that a file or folder is in, which makes its name durable.
+pub fn sync_name(path: &Path) -> io::Result<()> {
+    File::open(parent(path))?.sync_all()
+}
+
+/// Folder that a file or folder is in.
+pub fn parent(path: &Path) -> &Path {
+    let above = path.parent().filter(|above| *above != Path::new(""));
+    above.unwrap_or(Path::new("."))
 }
 
 fn identity(found: &Metadata) -> (u64, u64) {
@@ -95,7 +118,7 @@ fn create(folder: &Path) -> io::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(folder)?;
-    missing.into_iter().rev().try_for_each(wal::sync_folder)
+    missing.into_iter().rev().try_for_each(sync_name)
 }
 
 fn name_holder(file: &mut File) -> io::Result<()> {
