@@ -11,7 +11,7 @@ use forge_store::record::{Acceptance, Claim};
 use forge_store::roles::{Accept as _, Executions as _, Maintenance as _, Records as _};
 use forge_store::{Config, Error};
 
-use super::cluster::Cluster;
+use super::cluster::{Cluster, Targets as _};
 use super::problems;
 use crate::Postgres;
 
@@ -29,7 +29,7 @@ macro_rules! insist {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_crashes_loses_and_repeats_nothing() {
-    let server = Cluster::start(&[]);
+    let server = Arc::new(Cluster::start(&[]));
     let target = server.target("postgres", "forge");
     let store = Postgres::open(&Config::default(), target.clone(), "node")
         .await
@@ -65,7 +65,9 @@ async fn a_server_that_crashes_loses_and_repeats_nothing() {
     tracker.close();
     for _ in 0..3 {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        server.crash().await;
+        let crashed = Arc::clone(&server);
+        let restart = tokio::task::spawn_blocking(move || crashed.restart());
+        restart.await.unwrap();
     }
     ends.store(true, Ordering::Relaxed);
     tracker.wait().await;

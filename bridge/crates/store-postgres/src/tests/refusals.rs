@@ -7,7 +7,7 @@ use forge_store::Config;
 use forge_store::contract::sample::{accept, task};
 use forge_store::roles::Maintenance as _;
 
-use super::cluster::{Cluster, Database, cluster, run};
+use super::cluster::{Cluster, Database, Targets as _, cluster, run};
 use super::new_store;
 use crate::engine::link::Link;
 use crate::{Postgres, Target};

@@ -1,0 +1,110 @@
+//! PostgreSQL servers for tests: each is a cluster in a temporary folder, with a socket there and no port. It ends with the
+//! process of the tests, however that ends, and its folder with it.
+#![expect(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a test fails by panicking"
+)]
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+
+/// Folder of the server's programs: that of the newest version which a package has installed.
+pub fn programs() -> PathBuf {
+    let versions = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten();
+    let folders = versions.map(|version| version.unwrap().path().join("bin"));
+    let newest = folders
+        .filter(|folder| folder.join("postgres").exists())
+        .max();
+    newest.expect("no server is installed: install the package postgresql")
+}
+
+/// Makes the cluster, says so in one line, and removes it when its input ends. A server does not run as root.
+const KEEP: &str = include_str!("cluster.sh");
+const CONTROL: &str = r#"
+    as=; [ "$(id -u)" != 0 ] || as="setpriv --reuid postgres --regid postgres --clear-groups"
+    exec $as "$2/pg_ctl" -D "$1/data" -m immediate -s -w -l "$1/data/log" "$3"
+"#;
+
+pub struct Cluster {
+    pub folder: PathBuf,
+    /// The server ends when the input of this process does.
+    _keeper: Child,
+}
+
+impl Cluster {
+    /// Starts a server with these options; with `hot_standby=on`, one that follows a primary that is never there.
+    pub fn start(options: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap().keep();
+        let mut keeper = Command::new("sh")
+            .args(["-c", KEEP, "sh"])
+            .args([&folder, &programs()])
+            .args(options)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        let output = keeper.stdout.take().unwrap();
+        BufReader::new(output).read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n", "the server did not start");
+        Self {
+            folder,
+            _keeper: keeper,
+        }
+    }
+
+    /// Stops the server as if its machine had failed. Blocks.
+    pub fn stop(&self) {
+        self.control("stop");
+    }
+
+    /// Starts the server again with its options; one that runs is stopped first, as by `stop`. Blocks.
+    pub fn restart(&self) {
+        self.control("restart");
+    }
+
+    fn control(&self, action: &str) {
+        let done = Command::new("sh")
+            .args(["-c", CONTROL, "sh"])
+            .args([&self.folder, &programs()])
+            .arg(action)
+            .status();
+        assert!(done.unwrap().success(), "pg_ctl {action} failed");
+    }
+
+    /// Address of a database.
+    pub fn url(&self, database: &str, user: &str) -> String {
+        let folder = self.folder.display().to_string().replace('/', "%2F");
+        format!("postgres://{user}@{folder}/{database}")
+    }
+
+    /// Carries out a script in a database; returns the rows of its last statement, one a line. Blocks.
+    pub fn run(&self, database: &str, script: &str) -> String {
+        let done = Command::new(programs().join("psql"))
+            .args(["-XAtq", "-v", "ON_ERROR_STOP=1", "-U", "forge", "-h"])
+            .arg(&self.folder)
+            .args(["-d", database, "-c", script])
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{script}: {errors}");
+        String::from_utf8(done.stdout)
+            .unwrap()
+            .trim_end()
+            .to_owned()
+    }
+}
+
+/// The server that most tests of a process share.
+pub fn cluster() -> &'static Cluster {
+    static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+    CLUSTER.get_or_init(|| Cluster::start(&[]))
+}
