@@ -8,6 +8,7 @@ pub mod copy;
 mod engine;
 pub mod open;
 pub mod open_error;
+pub mod peek;
 mod published;
 mod rows;
 mod tables;
@@ -19,6 +20,7 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 
 use forge_store::Result;
+use forge_store::durability::Durability;
 use forge_store::recent_events::RecentEvents;
 
 pub use engine::target::{Target, TargetError};
@@ -34,6 +36,7 @@ pub struct Postgres {
     engine: Arc<Engine>,
     published: Arc<Published>,
     recent_events: Arc<RecentEvents>,
+    durability: Durability,
     /// The origin that `due` served last.
     served: Arc<Mutex<String>>,
 }

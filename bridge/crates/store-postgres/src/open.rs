@@ -9,6 +9,7 @@ use uuid::Uuid;
 use forge_base::event::LogName;
 use forge_store::Config;
 use forge_store::Error;
+use forge_store::durability::Durability;
 use forge_store::node::Node;
 use forge_store::record::LogBounds;
 
@@ -20,6 +21,7 @@ use crate::engine::target::Target;
 use crate::open_error::OpenError;
 use crate::published::{Identity, Published, Totals};
 use crate::rows::statement::{Columns, Statement, params};
+use crate::rows::table::Fields;
 use crate::totals;
 
 pub(crate) const SCHEMA: &str = include_str!("schema.sql");
@@ -46,29 +48,17 @@ impl Postgres {
     /// Opens the store in this database as the node of this id, or creates one. Ends the epoch that the node has there.
     pub async fn open(config: &Config, target: Target, node: &str) -> Result<Self, OpenError> {
         let database = target.name();
-        let mut link = connect(&target).await?;
-        let server = check_server(&mut link, &database).await?;
+        let (mut link, server) = connect(&target).await?;
         match server.holds {
             Holds::Nothing => create(&mut link, &database).await?,
             Holds::PartOfCopy => return Err(OpenError::Copying { database }),
             Holds::Store => {}
         }
-        let failed = |error: OpeningError| OpenError::Read {
-            database: database.clone(),
-            reason: error.to_string(),
-        };
-        let (version, store_id, log) = names(&mut link).await.map_err(failed)?;
-        if version > VERSION {
-            return Err(OpenError::Newer {
-                database,
-                version,
-                known: VERSION,
-            });
-        }
+        let (_, store_id, log) = known_names(&mut link, &database).await?;
         let begun = Instant::now();
         let instance = Uuid::now_v7();
         let booted = boot(&mut link, node, instance, config.lease).await;
-        let (epoch, totals) = booted.map_err(failed)?;
+        let (epoch, totals) = booted.map_err(|error| error.of(&database))?;
         let identity = Identity {
             store_id,
             log: LogName::from_stored(log),
@@ -81,40 +71,45 @@ impl Postgres {
             engine: Arc::new(engine),
             published,
             recent_events: Arc::default(),
+            durability: server.durability(),
             served: Arc::default(),
         })
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum OpeningError {
+pub(crate) enum OpeningError {
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
     Store(#[from] Error),
 }
 
-pub(crate) async fn connect(target: &Target) -> Result<Link, OpenError> {
-    let link = Link::connect(target).await;
-    link.map_err(|reason| OpenError::Connect {
-        database: target.name(),
-        reason,
-    })
+impl OpeningError {
+    pub(crate) fn of(self, database: &str) -> OpenError {
+        OpenError::Read {
+            database: database.to_owned(),
+            reason: self.to_string(),
+        }
+    }
 }
 
-/// Refuses a server that is unfit.
-pub(crate) async fn check_server(link: &mut Link, database: &str) -> Result<Server, OpenError> {
+/// Connects to a server, and refuses one that is unfit.
+pub(crate) async fn connect(target: &Target) -> Result<(Link, Server), OpenError> {
+    let database = target.name();
+    let connected = Link::connect(target).await;
+    let mut link = connected.map_err(|reason| OpenError::Connect {
+        database: database.clone(),
+        reason,
+    })?;
+    let asked = Server::ask(&mut link).await;
+    let server = asked.map_err(|error| error.of(&database))?;
+    let server = check_server(server, &database)?;
+    Ok((link, server))
+}
+
+fn check_server(server: Server, database: &str) -> Result<Server, OpenError> {
     let name = || database.to_owned();
-    let answers = link.send(&[&Statement::new(SERVER, Vec::new())]).await;
-    let read = |error: OpeningError| OpenError::Read {
-        database: name(),
-        reason: error.to_string(),
-    };
-    let answers = answers.map_err(|error| read(error.into()))?;
-    let server = answers[0].first().map(Server::read).transpose();
-    let server = server
-        .map_err(|error| read(error.into()))?
-        .unwrap_or_default();
     let not_durable = |setting: &str, wanted| OpenError::NotDurable {
         database: name(),
         setting: setting.to_owned(),
@@ -176,8 +171,27 @@ crate::rows::table::fields!(Server {
 });
 
 impl Server {
-    fn read(row: &tokio_postgres::Row) -> Result<Self, Error> {
-        crate::rows::table::Fields::read(&mut Columns::of(row))
+    async fn ask(link: &mut Link) -> Result<Self, OpeningError> {
+        let answers = link.send(&[&Statement::new(SERVER, Vec::new())]).await?;
+        let row = answers[0].first().ok_or(Error::NotFound)?;
+        Ok(Fields::read(&mut Columns::of(row))?)
+    }
+
+    pub(crate) fn has_store(&self) -> bool {
+        self.holds == Holds::Store
+    }
+
+    /// As `18.1`, or `9.6` of old ones.
+    pub(crate) fn version(&self) -> String {
+        format!("{}.{}", self.version / 10_000, self.version % 10_000)
+    }
+
+    /// What a commit outlives. A server that waits for standbys was refused if its commits do not.
+    pub(crate) fn durability(&self) -> Durability {
+        match self.has_standbys {
+            true => Durability::Replicated,
+            false => Durability::Server,
+        }
     }
 }
 
@@ -210,7 +224,22 @@ pub(crate) fn schema_row(store_id: &str, log: &str) -> Statement<'static> {
     Statement::new(sql, params![VERSION, store_id, log]).into_owned()
 }
 
-/// Version of the tables, name of the store and of its log.
+/// Version of the tables, which this program knows, name of the store and of its log.
+pub(crate) async fn known_names(
+    link: &mut Link,
+    database: &str,
+) -> Result<(i64, String, String), OpenError> {
+    let found = names(link).await.map_err(|error| error.of(database))?;
+    match found.0 > VERSION {
+        false => Ok(found),
+        true => Err(OpenError::Newer {
+            database: database.to_owned(),
+            version: found.0,
+            known: VERSION,
+        }),
+    }
+}
+
 async fn names(link: &mut Link) -> Result<(i64, String, String), OpeningError> {
     let sql = "SELECT version, store_id, log FROM schema";
     let answers = link.send(&[&Statement::new(sql, Vec::new())]).await?;

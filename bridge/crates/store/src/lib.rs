@@ -7,6 +7,7 @@
 pub mod contract;
 pub mod copy;
 pub mod destination;
+pub mod durability;
 pub mod event_batch;
 #[cfg(feature = "model")]
 pub mod memory;

@@ -13,6 +13,7 @@ use forge_base::id::{DeliveryId, DispatchId, RunId};
 
 use crate::Result;
 use crate::destination::{DueQuery, OpenBreaker};
+use crate::durability::Durability;
 use crate::meters::Meters;
 use crate::node::{Node, NodeRecord};
 use crate::record::{
@@ -343,6 +344,8 @@ pub trait Nodes: Send + Sync + 'static {
 pub trait Maintenance: Send + Sync + 'static {
     /// Identifies this store in the environment of child processes; created once.
     fn store_id(&self) -> &str;
+    /// Loss that an answered change outlives, as of the start.
+    fn durability(&self) -> Durability;
     /// `Ok` while changes can be written, otherwise the reason why not.
     fn status(&self) -> std::result::Result<(), String>;
     /// Returns after the store's files were removed or replaced under it, and never otherwise. Changes are refused then.

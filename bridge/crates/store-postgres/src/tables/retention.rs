@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use forge_base::id::{DispatchId, RunId};
+use forge_store::durability::Durability;
 use forge_store::meters::Meters;
 use forge_store::record::{Swept, SweptSignals};
 use forge_store::roles::Maintenance;
@@ -37,6 +38,10 @@ const OF_DISPATCH: [&str; 7] = [
 impl Maintenance for Postgres {
     fn store_id(&self) -> &str {
         &self.published.identity.store_id
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
     }
 
     fn status(&self) -> std::result::Result<(), String> {

@@ -8,6 +8,7 @@ mod encryption;
 mod faults;
 mod leases;
 mod nodes;
+mod peek;
 mod pooler;
 mod refusals;
 mod relay;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use rusqlite::params;
 
+use forge_store::durability::Durability;
 use forge_store::meters::Meters;
 use forge_store::record::{DeliveryState, Swept, SweptSignals};
 use forge_store::roles::Maintenance;
@@ -21,6 +22,10 @@ use crate::engine::{Failure, Urgency};
 impl Maintenance for Sqlite {
     fn store_id(&self) -> &str {
         &self.published.identity.store_id
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Server
     }
 
     fn status(&self) -> std::result::Result<(), String> {

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 
 use super::Result;
 use super::destination::{DueQuery, OpenBreaker};
+use super::durability::Durability;
 use super::meters::Meters;
 use super::node::Node;
 use super::record::{
@@ -333,6 +334,10 @@ impl Nodes for Memory {
 impl Maintenance for Memory {
     fn store_id(&self) -> &str {
         self.log.as_str()
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Server
     }
 
     fn status(&self) -> std::result::Result<(), String> {
