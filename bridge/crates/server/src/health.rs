@@ -19,6 +19,7 @@ use forge_external::External;
 use forge_external::services::Counts;
 use forge_plugin_host::{Adapter, Quarantine, Registry};
 use forge_store::Store;
+use forge_store::durability::Durability;
 
 type Answer = (StatusCode, Json<Value>);
 
@@ -142,6 +143,7 @@ struct ChildrenLine {
 #[derive(Serialize)]
 struct StoreLine {
     status: HealthStatus,
+    durability: Durability,
 }
 
 #[derive(Serialize)]
@@ -193,6 +195,7 @@ impl Health {
             draining: *life.phase.borrow() == Phase::Draining,
             store: StoreLine {
                 status: store_status,
+                durability: store.durability(),
             },
             adapters: lines,
             deliveries: DeliveryLine {
@@ -306,7 +309,7 @@ mod tests {
         assert!(health["adapters"]["echo"]["checkedAt"].take().is_string());
         assert!(health["uptimeSeconds"].take().is_u64());
         assert_eq!(health["version"].take(), env!("CARGO_PKG_VERSION"));
-        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"signals":{"agent":"off","rules":0,"sessions":0},"status":"healthy","store":{"status":"healthy"},"uptimeSeconds":null,"version":null}"#);
+        insta::assert_snapshot!(health, @r#"{"adapters":{"echo":{"checkedAt":null,"maxConcurrent":256,"queued":1,"running":0,"status":"healthy"}},"deliveries":{"dead":0,"pending":1},"draining":false,"instanceId":"instance","services":{"known":0,"problems":0,"unavailable":0},"signals":{"agent":"off","rules":0,"sessions":0},"status":"healthy","store":{"durability":"server","status":"healthy"},"uptimeSeconds":null,"version":null}"#);
     }
 
     #[tokio::test]

@@ -142,7 +142,14 @@ export interface Health {
   instanceId: string;
   uptimeSeconds: number;
   draining: boolean;
-  store: { status: HealthStatus };
+  store: {
+    status: HealthStatus;
+    /**
+     * Loss that an answered change outlives, as of the start: `server`, the disks of one machine have it;
+     * `replicated`, those of a standby, too.
+     */
+    durability: "server" | "replicated";
+  };
   adapters: Record<string, AdapterHealth>;
   deliveries: { pending: number; dead: number };
   /** Programs started by adapters; only with `verbose`. */

@@ -142,6 +142,10 @@ class AdapterHealth(TypedDict):
 
 class HealthStore(TypedDict):
     status: HealthStatus
+    durability: Literal["server", "replicated"]
+    """Loss that an answered change outlives, as of the start: `server`, the disks of one machine have it;
+    `replicated`, those of a standby, too.
+    """
 
 class HealthDeliveries(TypedDict):
     pending: int
