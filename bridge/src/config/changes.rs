@@ -29,6 +29,7 @@ fn secrets(config: &Config) -> BTreeMap<String, &SecretString> {
     let mut secrets = BTreeMap::new();
     for (key, secret) in [
         ("secret.key", &config.secret.key),
+        ("store.url", &config.store.url),
         ("registration.token", &config.registration.token),
         ("signals.upstream.token", &config.signals.upstream.token),
     ] {
@@ -85,6 +86,7 @@ mod tests {
         let mut new = Config::default();
         new.store.readers += 1;
         new.secret.key = Some("hush".into());
+        new.store.url = Some("postgres://a:hush@b/c".into());
         new.registration.token = Some("hush".into());
         new.signals.upstream.token = Some("hush".into());
         new.plugin.adapters = vec!["acme-ai".to_owned()];
@@ -98,7 +100,8 @@ mod tests {
                 "store.readers",
                 "registration.token",
                 "secret.key",
-                "signals.upstream.token"
+                "signals.upstream.token",
+                "store.url"
             ]
         );
         assert!(between(&new, &new).is_empty());

@@ -336,9 +336,9 @@ fn is_secret(path: &[String]) -> bool {
         .any(|word| step.contains(word))
             || step == "env"
     });
-    let key_file = path.last().is_some_and(|step| step == "key_file");
+    let file = path.last().is_some_and(|step| step.ends_with("_file"));
     let open = path
         .first()
         .is_some_and(|step| ["adapters", "mcp"].contains(&step.as_str()));
-    (named && !key_file) || open
+    (named && !file) || open || path == ["store", "url"]
 }

@@ -11,11 +11,12 @@ use forge_base::spelling::nearest;
 use forge_plugin_host::DEFAULT_ADAPTER;
 
 /// Variables whose name does not follow from their key.
-const SPECIAL: [(&str, &str); 4] = [
+const SPECIAL: [(&str, &str); 5] = [
     ("BRIDGE_ADAPTERS", "plugin.adapters"),
     ("GATEWAY_PROVIDER", "plugin.default_provider"),
     ("BRIDGE_TOKENS", "auth.tokens"),
     ("BRIDGE_SECRET_KEY", "secret.key"),
+    ("BRIDGE_STORE", "store.url"),
 ];
 
 /// Variables read by the command line, not by the configuration.

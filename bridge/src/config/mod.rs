@@ -266,6 +266,9 @@ impl Sources {
             Err(error) => return Err(error),
         };
         config.plugin.strict = config.strict;
+        let password = self.environment.get("PGPASSWORD");
+        let password = password.filter(|text| !text.is_empty());
+        config.store.password = password.map(|text| text.as_str().into());
         let paths = [
             Some(("data_dir", &mut config.data_dir)),
             Some(("secret.key_file", &mut config.secret.key_file)),
@@ -277,6 +280,11 @@ impl Sources {
                 .map(|file| ("signals.rules", file)),
             config.tls.cert.as_mut().map(|path| ("tls.cert", path)),
             config.tls.key.as_mut().map(|path| ("tls.key", path)),
+            config
+                .store
+                .password_file
+                .as_mut()
+                .map(|path| ("store.password_file", path)),
         ];
         for (key, path) in paths.into_iter().flatten() {
             if let Err(problem) = expand(key, path, &self.environment) {

@@ -1,6 +1,7 @@
 //! Tests of the loader with a small configuration, and of the real configuration against its documentation.
 
 use proptest::prelude::*;
+use secrecy::ExposeSecret as _;
 
 use super::*;
 
@@ -264,6 +265,27 @@ fn folders_follow_home_and_the_desktop_standard() {
 }
 
 #[test]
+fn the_password_of_the_database_comes_from_its_own_variable_too() {
+    let set = [
+        ("HOME", "/home/a"),
+        ("BRIDGE_STORE", "postgres://a@b/c"),
+        ("BRIDGE_STORE_PASSWORD_FILE", "~/password"),
+        ("PGPASSWORD", "hush"),
+    ];
+    let loaded = load(&set).unwrap();
+    assert!(loaded.warnings.is_empty(), "{:?}", loaded.warnings);
+    let store = loaded.config.store;
+    let text = |secret: Option<SecretString>| secret.unwrap().expose_secret().to_owned();
+    assert_eq!(text(store.url), "postgres://a@b/c");
+    assert_eq!(text(store.password), "hush");
+    let file = store.password_file.unwrap();
+    assert_eq!(file, Path::new("/home/a/password"));
+    let unset = [("HOME", "/home/a"), ("PGPASSWORD", "")];
+    let store = load(&unset).unwrap().config.store;
+    assert!(store.password.is_none() && store.url.is_none());
+}
+
+#[test]
 fn a_named_file_has_to_exist() {
     let sources = Sources {
         file: File::Search,
@@ -371,6 +393,9 @@ proptest! {
             "[auth]\ntokens = [[\"#\"]]",
             "[secret]\nkey = \"#\"",
             "[secret]\nkey = [\"#\"]",
+            "[store]\nurl = \"#\"",
+            "[store]\nurl = [\"#\"]",
+            "[store]\npassword = \"#\"",
             "[callback]\nsecrets = [\"#\"]",
             "[callback]\nsecrets = { a = \"#\" }",
             "[callback.origins.\"https://a.example\"]\nbearer = \"#\"",
@@ -385,7 +410,7 @@ proptest! {
         ]),
         variable in prop::sample::select(vec![
             "BRIDGE_TOKENS", "BRIDGE_SECRET_KEY", "BRIDGE_CALLBACK_SECRETS", "BRIDGE_ADAPTERS_ECHO_API_KEY",
-            "BRIDGE_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS",
+            "BRIDGE_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS", "BRIDGE_STORE", "BRIDGE_STORE_URL", "PGPASSWORD",
         ]),
     ) {
         let text = place.replace('#', &secret);

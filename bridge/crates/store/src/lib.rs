@@ -24,8 +24,10 @@ pub mod signals;
 pub mod ticket;
 pub mod transition;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use forge_base::id::DispatchId;
@@ -35,6 +37,14 @@ pub use roles::Store;
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// Database: `postgres://user@host/database`. Absent or `sqlite:` is a file in `data_dir`. Can hold a password.
+    #[serde(with = "forge_base::secret")]
+    pub url: Option<SecretString>,
+    /// File with the password of the database, used if `url` has none.
+    pub password_file: Option<PathBuf>,
+    /// Value of the variable PGPASSWORD, used if there is no other password; no setting.
+    #[serde(skip)]
+    pub password: Option<SecretString>,
     /// Read connections, besides the one for writing.
     pub readers: usize,
     /// Length of the write-ahead log above which it is truncated, even if that delays writers.
@@ -53,6 +63,9 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            url: None,
+            password_file: None,
+            password: None,
             readers: 3,
             wal_limit_bytes: 64 << 20,
             busy_timeout: Duration::from_secs(10),

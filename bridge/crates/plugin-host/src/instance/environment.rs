@@ -37,12 +37,14 @@ impl Environment {
     }
 }
 
-/// True for the bridge's own secrets, recognised by words in their names, and for the tables of adapters.
+/// True for the bridge's own secrets, recognised by words in their names, for the password of its database, and for the
+/// tables of adapters.
 pub(crate) fn is_ours(name: &str) -> bool {
     const SECRET: [&str; 10] = [
         "KEY", "TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "STORE", "BEARER", "MCP", "OTLP",
     ];
-    name.strip_prefix("BRIDGE_").is_some_and(|rest| {
+    let is_secret = |rest: &str| {
         rest.starts_with("ADAPTERS_") || rest.split('_').any(|word| SECRET.contains(&word))
-    })
+    };
+    name == "PGPASSWORD" || name.strip_prefix("BRIDGE_").is_some_and(is_secret)
 }

@@ -147,6 +147,7 @@ mod tests {
             ("BRIDGE_TOKENS", "s"),
             ("BRIDGE_CALLBACK_SECRET", "s"),
             ("BRIDGE_STORE", "postgres://u:p@h"),
+            ("PGPASSWORD", "s"),
             ("BRIDGE_ADAPTERS_OTHER_API_KEY", "s"),
             ("BRIDGE_MCP_SERVERS_FILES_ENV_A", "s"),
             ("BRIDGE_ADAPTERS", "acme-ai"),
@@ -181,13 +182,14 @@ mod tests {
             ("OPENAI_API_KEY", "named by the library"),
             ("HTTPS_PROXY", "named by the table"),
             ("BRIDGE_SECRET_KEY", "named, and refused all the same"),
+            ("PGPASSWORD", "named, and refused all the same"),
             ("AWS_SECRET_ACCESS_KEY", "of another program"),
             ("PATH", "/bin"),
         ];
         let env = env
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .into();
-        let table = json!({"isolation": "process", "env": ["HTTPS_PROXY", "BRIDGE_SECRET_KEY"]});
+        let table = json!({"isolation": "process", "env": ["HTTPS_PROXY", "BRIDGE_SECRET_KEY", "PGPASSWORD"]});
         let table = serde_json::from_value(table).unwrap();
         let settings = Settings {
             environment: environment(env, &table),
