@@ -27,7 +27,8 @@ pub struct Create {
     /// The id of this instance. It differs from the library's provider id where one library serves several
     /// ids.
     pub instance: String,
-    /// Id of the bridge's store; child processes carry it so that none outlives the bridge.
+    /// Id of the bridge: that of its store, or of its node if several bridges share one. Child processes carry it so that
+    /// none outlives the bridge.
     pub store_id: String,
     /// Epoch: the number of the bridge's boot on its store, incremented at each; 0 without a persistent
     /// store.
@@ -100,7 +101,7 @@ impl Host {
         &self.0.create.instance
     }
 
-    /// Id of the bridge's store.
+    /// Id of the bridge: that of its store, or of its node if several bridges share one.
     pub fn store_id(&self) -> &str {
         &self.0.create.store_id
     }

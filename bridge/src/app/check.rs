@@ -18,23 +18,21 @@ use forge_plugin_host::{self as plugin, Registry};
 use forge_process::Children;
 use forge_server::auth::{self, Auth};
 use forge_server::tls::Tls;
-use forge_store_sqlite::Sqlite;
+use forge_store_postgres::peek::Report;
 
 use super::secrets::open_vault;
 use super::users::Users;
-use super::{HALT, Options, external, runs};
+use super::{HALT, Options, external, runs, store};
 use forge_signals::Terms;
 use forge_signals::forward::Upstream;
 
-/// Store id of processes started by a check, which belong to no store.
+/// Owner of processes started by a check, which belong to no bridge.
 const CHECK: &str = "check";
 
 /// Returns the secrets with which receivers verify callbacks. Works while a bridge runs on the same store.
 pub async fn signing_secrets(config: &Config) -> anyhow::Result<Vec<Described>> {
     let vault = open_vault(config).await?;
-    let folder = config.data_dir.clone();
-    let peek = move || Sqlite::peek_sealed(&folder, sign::STORED);
-    let sealed = tokio::task::spawn_blocking(peek).await??;
+    let sealed = store::peek_sealed(config, sign::STORED).await?;
     let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
     Ok(signer.describe())
 }
@@ -45,6 +43,8 @@ pub struct Findings {
     /// Everything that would prevent a bridge from serving with this configuration.
     pub problems: Vec<String>,
     pub warnings: Vec<String>,
+    /// State of the database; `None` if the store is a file, or nothing could be found out.
+    pub store: Option<Report>,
 }
 
 impl Findings {
@@ -64,6 +64,9 @@ pub async fn findings(
     skipped: &BTreeSet<&str>,
 ) -> anyhow::Result<Findings> {
     let mut findings = settings(config, skipped);
+    if !skipped.contains("store") {
+        database(config, &mut findings).await;
+    }
     if ["plugin", "adapters"]
         .iter()
         .any(|name| skipped.contains(name))
@@ -156,6 +159,24 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
         findings.note(exporter.map(drop).map_err(Into::into));
     }
     findings
+}
+
+/// Connects to the database of the store, if it is in one, and reads its state.
+async fn database(config: &Config, findings: &mut Findings) {
+    match store::report(config).await {
+        Ok(report) => {
+            let missing = report.iter().flat_map(|report| &report.missing_rights);
+            let missing: Vec<_> = missing.map(String::as_str).collect();
+            if !missing.is_empty() {
+                findings.problems.push(format!(
+                    "the user of store.url lacks rights on {}: make it the owner of the database",
+                    missing.join(", ")
+                ));
+            }
+            findings.store = report;
+        }
+        Err(error) => findings.note(Err(error)),
+    }
 }
 
 /// Starts git once; one that cannot be used is a warning, since all but runs works without it.

@@ -7,6 +7,7 @@ mod external;
 mod external_provider;
 mod health;
 mod listeners;
+mod node;
 mod nodes;
 pub mod receiver;
 mod relay;
@@ -15,6 +16,7 @@ mod reseal;
 mod runs;
 pub mod secrets;
 mod signals;
+mod store;
 mod sweep;
 pub mod upkeep;
 mod users;
@@ -59,12 +61,13 @@ use forge_signals::agent::Agent;
 use forge_signals::engine::Engine;
 use forge_signals::refusal::Refusals;
 use forge_store::Store;
-use forge_store_sqlite::Sqlite;
 
 use health::{poll_agents, poll_health};
+use node::Node;
 use relay::Relay;
 use reseal::Resealer;
 use secrets::open_vault;
+use store::Opened;
 use sweep::sweep;
 use users::Users;
 
@@ -114,6 +117,8 @@ pub struct Bridge {
     dispatcher: Dispatcher,
     deliverer: Deliverer,
     children: Children,
+    /// Lock of `data_dir`, unless the store holds it.
+    _node: Option<Node>,
     instance_id: Arc<str>,
     /// Hash of the token to send to the gateway registry.
     announced: watch::Sender<Option<String>>,
@@ -143,10 +148,10 @@ impl Bridge {
         let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
         let instance_id: Arc<str> = Uuid::now_v7().to_string().into();
         let (spans, exporter) = Exporter::open(&config.otlp, &config.net, &instance_id)?;
-        let store = open_store(&config).await?;
+        let Opened { store, owner, node } = store::open(&config).await?;
         let vault = open_vault(&config).await?;
         reseal::fit(&*store, &vault).await?;
-        let children = Children::new(&config.process, store.store_id())?;
+        let children = Children::new(&config.process, &owner)?;
         let users = Users::find(&config, &children)?;
         reap(&children).await?;
         let clock = store.node().clock();
@@ -171,17 +176,12 @@ impl Bridge {
         };
         settle_interrupted(&finisher).await?;
         let remotes = runs::remotes(&config, &guard)?;
-        let git = runs::find_git(&config, remotes, &children, store.store_id(), &tracker).await;
+        let git = runs::find_git(&config, remotes, &children, &owner, &tracker).await;
         if let Err(reason) = &git {
             tracing::warn!("runs are not available: {reason}");
         }
 
-        let launcher = users::launcher(
-            users.default.as_ref(),
-            &children,
-            store.store_id(),
-            &tracker,
-        );
+        let launcher = users::launcher(users.default.as_ref(), &children, &owner, &tracker);
         let environment = options.environment.clone();
         let external =
             external::open(&config, launcher.clone(), environment, spans.clone()).await?;
@@ -192,7 +192,7 @@ impl Bridge {
             },
             tables: config.adapters.clone(),
             env: options.environment,
-            store_id: store.store_id().to_owned(),
+            store_id: owner,
             epoch: store.epoch(),
             state_dir: config.data_dir.join("state"),
             supervisor: children.supervisor().to_vec(),
@@ -264,6 +264,7 @@ impl Bridge {
             dispatcher,
             deliverer,
             children,
+            _node: node,
             instance_id,
             announced: watch::Sender::new(auth.announced()),
             phase: watch::Sender::new(Phase::Starting),
@@ -462,13 +463,7 @@ fn gateway(adapter: &Adapter) -> Gateway {
     }
 }
 
-async fn open_store(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
-    let (store, folder) = (config.store.clone(), config.data_dir.clone());
-    let opened = tokio::task::spawn_blocking(move || Sqlite::open(&store, &folder)).await??;
-    Ok(Arc::new(opened))
-}
-
-/// Kills processes that an earlier bridge on this store left running, and removes files of killed bridges.
+/// Kills processes that an earlier bridge of this node left running, and removes files of killed bridges.
 async fn reap(children: &Children) -> anyhow::Result<()> {
     let children = children.clone();
     failpoint::point("reap.before");

@@ -21,7 +21,9 @@ use forge_net::guard::Guard;
 use forge_net::{self as net, Client};
 use forge_store::record::{Callback, DueDelivery};
 use forge_store::sealed;
-use forge_store_sqlite::Sqlite;
+
+use super::secrets::open_vault;
+use super::store;
 
 /// Age of an outdated signature: beyond the clock difference that receivers should tolerate.
 const OLD: Duration = Duration::from_secs(600);
@@ -87,7 +89,7 @@ impl Default for Owed {
 impl Receiver {
     /// Creates a receiver. Callbacks are signed with `secret`, or else with the secrets configured for the
     /// URL.
-    pub fn open(config: &Config, url: &str, secret: Option<String>) -> anyhow::Result<Self> {
+    pub async fn open(config: &Config, url: &str, secret: Option<String>) -> anyhow::Result<Self> {
         let parsed = Url::parse(url).with_context(|| format!("{url:?} is not a URL"))?;
         let guard = Guard::new(&config.callback.allow)?;
         guard.check_url(&parsed)?;
@@ -104,7 +106,7 @@ impl Receiver {
                 let signer = Signer::with_sealed(&config.callback, None, &vault)?;
                 (vault, signer)
             }
-            None => configured(config)?,
+            None => configured(config).await?,
         };
         let origin = net::origin(&parsed);
         let known = signer.describe().into_iter().any(|entry| {
@@ -216,9 +218,9 @@ impl Receiver {
     }
 }
 
-fn configured(config: &Config) -> anyhow::Result<(Vault, Signer)> {
-    let vault = Vault::open(&super::secrets::key_source(config))?;
-    let sealed = Sqlite::peek_sealed(&config.data_dir, sign::STORED)?;
+async fn configured(config: &Config) -> anyhow::Result<(Vault, Signer)> {
+    let vault = open_vault(config).await?;
+    let sealed = store::peek_sealed(config, sign::STORED).await?;
     let signer = Signer::with_sealed(&config.callback, sealed.as_deref(), &vault)?;
     Ok((vault, signer))
 }

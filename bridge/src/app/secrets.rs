@@ -14,7 +14,8 @@ use forge_base::digest::{self, sha256};
 use forge_base::time;
 use forge_base::vault::{self, KeyId, KeySource, Vault};
 use forge_server::token::{Scope, TokenHash};
-use forge_store_sqlite::Sqlite;
+
+use super::store;
 
 /// Prefix of the bridge's tokens, which also secret scanners can recognise.
 const PREFIX: &str = "fbt_";
@@ -103,8 +104,7 @@ pub enum Role {
 /// Returns the keys and the number of secrets sealed with each. Reads the whole store.
 pub async fn keys(config: &Config) -> anyhow::Result<Vec<Usage>> {
     let vault = open_vault(config).await?;
-    let folder = config.data_dir.clone();
-    let heads = tokio::task::spawn_blocking(move || Sqlite::sealed_heads(&folder)).await??;
+    let heads = store::sealed_heads(config).await?;
     let mut usages: Vec<_> = (vault.keys().into_iter().enumerate())
         .map(|(place, key)| Usage {
             key: Some(key),

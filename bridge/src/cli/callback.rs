@@ -50,8 +50,10 @@ struct Row {
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Command::Test { url, secret } = &arguments.command;
     let config = context.sources().load()?.config;
-    let receiver = Receiver::open(&config, url, secret.clone())?;
-    let rows = block_on(examine(&receiver))?;
+    let rows = block_on(async {
+        let receiver = Receiver::open(&config, url, secret.clone()).await?;
+        examine(&receiver).await
+    })?;
     let passed = rows.iter().all(|row| row.grade != Grade::Bad);
     let screen = context.screen();
     match context.global.json {

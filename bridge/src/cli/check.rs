@@ -3,13 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::screen::Tone;
 use super::{Context, FAILED, block_on};
 use crate::app;
 use crate::app::check::Findings;
 use crate::config::{Error, Loaded};
+use forge_store_postgres::peek::Report as Database;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -20,14 +21,25 @@ pub(super) struct Arguments {
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Report { file, findings } = examine(context, arguments.load)?;
-    let Findings { problems, warnings } = findings;
+    let Findings {
+        problems,
+        warnings,
+        store,
+    } = findings;
     let screen = context.screen();
     if context.global.json {
         screen.value(&json!({
             "ok": problems.is_empty(), "file": file, "problems": problems, "warnings": warnings,
-            "loaded": arguments.load,
+            "loaded": arguments.load, "store": store.as_ref().map(described),
         }))?;
     } else {
+        if let Some(report) = &store {
+            screen.line(format_args!(
+                "{} {}",
+                screen.paint(Tone::Quiet, "store:"),
+                line(report)
+            ))?;
+        }
         for warning in &warnings {
             screen.line(format_args!(
                 "{} {warning}",
@@ -63,6 +75,38 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     })
 }
 
+/// State of the database in one line.
+fn line(report: &Database) -> String {
+    let Database {
+        database,
+        server,
+        schema,
+        missing_rights,
+        round_trip,
+        durability,
+    } = report;
+    let tables = match schema {
+        Some(version) => format!("tables of version {version}"),
+        None => "no tables yet".to_owned(),
+    };
+    let rights = match missing_rights.len() {
+        0 => "all rights",
+        _ => "rights missing",
+    };
+    format!(
+        "{database}, PostgreSQL {server}, {tables}, {rights}, round trip {:.2} ms, durability {durability}",
+        round_trip.as_secs_f64() * 1e3,
+    )
+}
+
+fn described(report: &Database) -> Value {
+    json!({
+        "database": report.database, "server": report.server, "schema": report.schema,
+        "missingRights": report.missing_rights, "roundTripMs": report.round_trip.as_secs_f64() * 1e3,
+        "durability": report.durability,
+    })
+}
+
 struct Report {
     /// The configuration file, if it has no errors.
     file: Option<String>,
@@ -88,6 +132,7 @@ fn examine(context: &Context, load: bool) -> anyhow::Result<Report> {
     let mut findings = Findings {
         problems: problems.iter().map(ToString::to_string).collect(),
         warnings,
+        store: None,
     };
     if let Some(config) = config {
         let options = app::Options::new(context.environment.clone());
@@ -96,6 +141,7 @@ fn examine(context: &Context, load: bool) -> anyhow::Result<Report> {
         let further = block_on(further)?;
         findings.problems.extend(further.problems);
         findings.warnings.extend(further.warnings);
+        findings.store = further.store;
     }
     Ok(Report {
         file: file.map(|path| path.display().to_string()),

@@ -82,6 +82,8 @@ fn environment(own: &Environment, folder: &Path) -> Environment {
     let folder = folder.display();
     if !is_set("BRIDGE_DATA_DIR") {
         environment.insert("BRIDGE_DATA_DIR".to_owned(), format!("{folder}/data"));
+        // A database would keep what is to be gone with the folder.
+        environment.insert("BRIDGE_STORE".to_owned(), "sqlite:".to_owned());
         if !is_set("BRIDGE_SECRET_KEY_FILE") {
             let file = format!("{folder}/secret.key");
             environment.insert("BRIDGE_SECRET_KEY_FILE".to_owned(), file);
@@ -264,6 +266,7 @@ mod tests {
 
         let fresh = environment(&Environment::new(), Path::new("/tmp/x"));
         assert_eq!(fresh["BRIDGE_DATA_DIR"], "/tmp/x/data");
+        assert_eq!(fresh["BRIDGE_STORE"], "sqlite:");
         assert_eq!(fresh["BRIDGE_SECRET_KEY_FILE"], "/tmp/x/secret.key");
         assert!(!fresh.contains_key("BRIDGE_PLUGIN_TRUST"), "{fresh:?}");
     }

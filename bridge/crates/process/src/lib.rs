@@ -28,7 +28,8 @@ pub use self::reaper::Swept;
 pub use self::secrecy::close_memory;
 pub use self::user::{User, UserError};
 
-/// Id of the store that a process belongs to; in the environment of every child.
+/// Id of the bridge that a process belongs to, in the environment of every child: that of its store, or of its node if
+/// several bridges share one.
 pub const STORE_VARIABLE: &str = "FORGE_BRIDGE_STORE";
 /// `<dispatch>/<attempt>`; in the environment of every child of an execution.
 pub const EXECUTION_VARIABLE: &str = "FORGE_EXECUTION";
@@ -72,7 +73,7 @@ pub enum Error {
     Signals(#[source] std::io::Error),
 }
 
-/// Children of one store. Cheap to clone.
+/// Children of one bridge. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Children {
     inner: Arc<Inner>,
@@ -89,7 +90,7 @@ struct Inner {
     meters: Meters,
 }
 
-/// Metrics of the children of one store.
+/// Metrics of the children of one bridge.
 #[derive(Debug, Default)]
 pub struct Meters {
     /// Processes killed because their bridge or supervisor was gone.
@@ -154,13 +155,13 @@ impl Children {
         &self.inner.meters
     }
 
-    /// Kills processes that earlier bridges on this store left behind. Blocks. Runs at boot, with the store locked
-    /// and before recovery.
+    /// Kills processes that earlier bridges of this id left behind. Blocks. Runs at boot, with the folder of the store
+    /// locked and before recovery.
     pub fn reap_leftovers(&self) -> Swept {
         self.record(reaper::sweep(&self.inner.store_id, SWEEP_LIMIT))
     }
 
-    /// Kills what is left of this store below this process. Blocks. Runs at the end, when nothing is started any more.
+    /// Kills what is left of this bridge below this process. Blocks. Runs at the end, when nothing is started any more.
     pub fn end(&self) -> Swept {
         let store = Some(self.inner.store_id.as_str());
         self.record(reaper::sweep_orphans(
@@ -170,7 +171,7 @@ impl Children {
         ))
     }
 
-    /// Number of live processes of this store, without supervisors and adapter hosts. Reads all of `/proc`.
+    /// Number of live processes of this bridge, without supervisors and adapter hosts. Reads all of `/proc`.
     pub fn living(&self) -> usize {
         reaper::count(&self.inner.store_id)
     }
