@@ -66,6 +66,7 @@ mod optional_servers;
 mod orphans;
 mod output;
 mod plugins;
+mod postgres;
 mod power_cut;
 mod private;
 mod profiles;

@@ -8,6 +8,7 @@ pub(crate) mod process;
 pub(crate) mod reference;
 pub(crate) mod registry;
 pub(crate) mod socket;
+pub(crate) mod store;
 pub(crate) mod wait;
 
 use std::collections::BTreeMap;
@@ -31,7 +32,7 @@ pub(crate) fn plugins() -> PathBuf {
 /// drain.
 pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
     let home = home.display();
-    [
+    let mut settings: BTreeMap<_, _> = [
         ("HOME", home.to_string()),
         ("BRIDGE_LISTEN", "127.0.0.1:0".to_owned()),
         ("BRIDGE_SIGNALS_LISTEN", "127.0.0.1:0".to_owned()),
@@ -45,7 +46,10 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
         ("BRIDGE_DISPATCH_WORKSPACE_ROOTS", format!("{home}/work")),
     ]
     .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    .into();
+    let database = store::from_environment();
+    settings.extend(database.map(|url| ("BRIDGE_STORE".to_owned(), url)));
+    settings
 }
 
 /// Loads a configuration from this file and these variables; asserts that there are no warnings.

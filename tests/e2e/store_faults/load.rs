@@ -17,7 +17,7 @@ struct Answered {
     is_owed: bool,
 }
 
-pub(super) struct Load {
+pub(crate) struct Load {
     sink: CallbackSink,
     sent: usize,
     answered: Vec<Answered>,
@@ -28,7 +28,7 @@ pub(super) struct Load {
 }
 
 impl Load {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self {
             sink: CallbackSink::start().await,
             sent: 0,
@@ -38,26 +38,26 @@ impl Load {
         }
     }
 
-    pub(super) fn answered(&self) -> usize {
+    pub(crate) fn answered(&self) -> usize {
         self.answered.len()
     }
 
-    pub(super) fn refused(&self) -> usize {
+    pub(crate) fn refused(&self) -> usize {
         self.refused.len()
     }
 
     /// Ids of the answered dispatches.
-    pub(super) fn ids(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &str> {
         self.answered.iter().map(|one| one.id.as_str())
     }
 
     /// Sends dispatches at the same time and notes how each was answered.
-    pub(super) async fn send(&mut self, api: &Api, count: usize) {
+    pub(crate) async fn send(&mut self, api: &Api, count: usize) {
         self.send_bytes(api, count, 0).await;
     }
 
     /// The same with outputs of this length.
-    pub(super) async fn send_bytes(&mut self, api: &Api, count: usize, bytes: usize) {
+    pub(crate) async fn send_bytes(&mut self, api: &Api, count: usize, bytes: usize) {
         let from = self.sent;
         self.sent += count;
         let requests = (from..self.sent).map(|number| {
@@ -102,7 +102,7 @@ impl Load {
     }
 
     /// Sends one dispatch after the other until one is answered with 202.
-    pub(super) async fn until_taken(&mut self, api: &Api) {
+    pub(crate) async fn until_taken(&mut self, api: &Api) {
         let wanted = self.answered.len() + 1;
         while self.answered.len() < wanted {
             until("the store to be ready", async || {
@@ -116,7 +116,7 @@ impl Load {
 
     /// Waits for the end of the answered dispatches that were not verified before, and verifies the
     /// refused ones.
-    pub(super) async fn verify(&mut self, api: &Api) {
+    pub(crate) async fn verify(&mut self, api: &Api) {
         for one in &self.answered[self.verified..] {
             let record = api.finished(&one.id).await;
             assert_eq!(record["result"]["status"], "ok", "{record}");
@@ -131,7 +131,7 @@ impl Load {
     }
 
     /// Looks for traces of refused dispatches.
-    pub(super) async fn verify_refused(&self, api: &Api) {
+    pub(crate) async fn verify_refused(&self, api: &Api) {
         let logged = tasks_of_events(api).await;
         let called: BTreeSet<String> = self
             .sink
@@ -154,7 +154,7 @@ impl Load {
     }
 
     /// Looks at all answered dispatches again.
-    pub(super) async fn verify_all(&mut self, api: &Api) {
+    pub(crate) async fn verify_all(&mut self, api: &Api) {
         self.verified = 0;
         self.verify(api).await;
         let delivered: BTreeSet<String> = self

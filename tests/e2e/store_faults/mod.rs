@@ -2,7 +2,7 @@
 
 mod bit_flips;
 pub(super) mod disk;
-mod load;
+pub(super) mod load;
 mod locks;
 mod lost_pages;
 mod moved;
@@ -25,13 +25,13 @@ use super::harness::{Api, until};
 
 /// End of a bridge.
 #[derive(Clone, Copy, Debug)]
-enum Ending {
+pub(super) enum Ending {
     Killed,
     Terminated,
 }
 
 impl Ending {
-    async fn come(self, bridge: Process) {
+    pub(super) async fn come(self, bridge: Process) {
         match self {
             Ending::Killed => bridge.kill(),
             Ending::Terminated => {
@@ -43,7 +43,7 @@ impl Ending {
     }
 }
 
-async fn ready(api: &Api) {
+pub(super) async fn ready(api: &Api) {
     until("the store to be back", async || {
         let (status, _) = api.get("/api/health/ready").await;
         (status == StatusCode::OK).then_some(())

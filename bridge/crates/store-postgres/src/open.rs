@@ -186,7 +186,7 @@ impl Server {
         format!("{}.{}", self.version / 10_000, self.version % 10_000)
     }
 
-    /// What a commit outlives. A server that waits for standbys was refused if its commits do not.
+    /// Loss that a commit outlives. A server that waits for standbys was refused if its commits do not.
     pub(crate) fn durability(&self) -> Durability {
         match self.has_standbys {
             true => Durability::Replicated,

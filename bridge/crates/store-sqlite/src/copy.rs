@@ -9,10 +9,10 @@ use forge_store::copy::{Head, Row, Source, Table};
 use forge_store::{Config, Error, Result};
 
 use super::Sqlite;
-use super::engine::FolderLock;
 use super::open::{FILE, is_present, open_file};
 use super::open_error::OpenError;
 use super::tables::{copied, schema};
+use forge_base::folder_lock::FolderLock;
 
 /// A store that is copied, locked for this process.
 pub struct CopiedStore {

@@ -37,7 +37,7 @@ impl Filling {
     /// Creates the tables in an empty database, or continues.
     pub(crate) async fn begin(target: &Target, head: &Head) -> Result<Begun, CopyError> {
         let database = target.name();
-        let (mut link, server) = open::connect(target).await?;
+        let (link, server) = open::connect(target).await?;
         let mut filling = Self {
             link,
             database: database.clone(),
