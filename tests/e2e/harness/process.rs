@@ -207,6 +207,15 @@ impl Process {
         self.signal(Signal::HUP);
     }
 
+    /// Stops the process as a debugger or a machine that sleeps does.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }

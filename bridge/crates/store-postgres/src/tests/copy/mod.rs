@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 use tempfile::TempDir;
 
 use forge_base::event::kind;
+use forge_base::folder_lock::LockError;
 use forge_base::id::DeliveryId;
 use forge_store::Config;
 use forge_store::contract::sample::{accept, at, event, ok, settlement, task};
@@ -54,7 +55,9 @@ async fn refused(folder: &TempDir) -> String {
     loop {
         let opened = Sqlite::open(&Config::default(), folder.path());
         match opened.err().unwrap() {
-            OpenError::Locked { .. } => tokio::time::sleep(Duration::from_millis(5)).await,
+            OpenError::Lock(LockError::Locked { .. }) => {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
             refused => return refused.to_string(),
         }
     }
