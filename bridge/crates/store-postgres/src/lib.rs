@@ -11,6 +11,7 @@ pub mod open_error;
 pub mod peek;
 mod published;
 mod rows;
+mod steps;
 mod tables;
 #[cfg(test)]
 mod tests;

@@ -21,11 +21,11 @@ use crate::engine::target::Target;
 use crate::open_error::OpenError;
 use crate::published::{Identity, Published, Totals};
 use crate::rows::statement::{Columns, Statement, params};
-use crate::rows::table::Fields;
+use crate::rows::table::{Fields, columns};
+use crate::steps::{self, STEPS, VERSION};
 use crate::totals;
 
 pub(crate) const SCHEMA: &str = include_str!("schema.sql");
-const VERSION: i64 = 1;
 const OLDEST_SERVER: i64 = 140_000;
 
 const SERVER: &str = "SELECT current_setting('server_version_num')::int8, pg_is_in_recovery(),
@@ -49,12 +49,24 @@ impl Postgres {
     pub async fn open(config: &Config, target: Target, node: &str) -> Result<Self, OpenError> {
         let database = target.name();
         let (mut link, server) = connect(&target).await?;
-        match server.holds {
-            Holds::Nothing => create(&mut link, &database).await?,
-            Holds::PartOfCopy => return Err(OpenError::Copying { database }),
-            Holds::Store => {}
+        let mut holds = server.holds;
+        if holds == Holds::Nothing {
+            let (store_id, log) = (LogName::random(), LogName::random());
+            let created = create(&mut link, store_id.as_str(), log.as_str(), "").await;
+            if let Err(error) = created {
+                // Another node can have done the same.
+                let asked = Server::ask(&mut link).await;
+                holds = asked.map_err(|error| error.of(&database))?.holds;
+                if holds == Holds::Nothing {
+                    return Err(OpenError::create(&database, &error));
+                }
+            }
         }
-        let (_, store_id, log) = known_names(&mut link, &database).await?;
+        if holds == Holds::PartOfCopy {
+            return Err(OpenError::Copying { database });
+        }
+        let Names { store_id, log, .. } = known_names(&mut link, &database).await?;
+        steps::take(&target, &mut link, STEPS).await?;
         let begun = Instant::now();
         let instance = Uuid::now_v7();
         let booted = boot(&mut link, node, instance, config.lease).await;
@@ -195,59 +207,57 @@ impl Server {
     }
 }
 
-/// Creates the tables, in one transaction. Another node can be doing the same.
-async fn create(link: &mut Link, database: &str) -> Result<(), OpenError> {
-    let script = format!("BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}");
-    let row = schema_row(LogName::random().as_str(), LogName::random().as_str());
+/// Creates the tables of version 1, for a store of these names, and further ones, in one transaction.
+pub(crate) async fn create(
+    link: &mut Link,
+    store_id: &str,
+    log: &str,
+    further: &str,
+) -> Result<(), LinkError> {
+    let script = format!("BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}; {further}");
+    let sql = "INSERT INTO schema (version, oldest_reader, store_id, log) VALUES (1, 1, $1, $2)";
+    let (store_id, log) = (store_id.to_owned(), log.to_owned());
+    let row = Statement::new(sql, params![store_id, log]);
     let commit = Statement::new("COMMIT", Vec::new());
     let created = match link.run(&script).await {
         Ok(()) => link.send(&[&row, &commit]).await.map(drop),
         Err(error) => Err(error),
     };
-    let Err(error) = created else {
-        return Ok(());
-    };
-    let rolled_back = link.run("ROLLBACK").await;
-    match rolled_back.is_ok() && names(link).await.is_ok() {
-        true => Ok(()),
-        false => Err(OpenError::Create {
-            database: database.to_owned(),
-            reason: error.to_string(),
-        }),
+    if created.is_err() {
+        link.run("ROLLBACK").await?;
     }
+    created
 }
 
-/// Makes the tables those of a store of these names.
-pub(crate) fn schema_row(store_id: &str, log: &str) -> Statement<'static> {
-    let sql = "INSERT INTO schema (version, oldest_reader, store_id, log) VALUES ($1, $1, $2, $3)";
-    let (store_id, log) = (store_id.to_owned(), log.to_owned());
-    Statement::new(sql, params![VERSION, store_id, log]).into_owned()
+/// Versions of the tables, name of the store and of its log.
+pub(crate) struct Names {
+    pub(crate) version: i64,
+    /// Oldest version whose program can work on the tables.
+    oldest_reader: i64,
+    store_id: String,
+    log: String,
 }
+crate::rows::table::fields!(Names { version oldest_reader store_id log });
 
-/// Version of the tables, which this program knows, name of the store and of its log.
-pub(crate) async fn known_names(
-    link: &mut Link,
-    database: &str,
-) -> Result<(i64, String, String), OpenError> {
+/// The names of a store on whose tables this program can work.
+pub(crate) async fn known_names(link: &mut Link, database: &str) -> Result<Names, OpenError> {
     let found = names(link).await.map_err(|error| error.of(database))?;
-    match found.0 > VERSION {
+    match found.oldest_reader > VERSION {
         false => Ok(found),
         true => Err(OpenError::Newer {
             database: database.to_owned(),
-            version: found.0,
+            version: found.version,
             known: VERSION,
         }),
     }
 }
 
-async fn names(link: &mut Link) -> Result<(i64, String, String), OpeningError> {
-    let sql = "SELECT version, store_id, log FROM schema";
+async fn names(link: &mut Link) -> Result<Names, OpeningError> {
+    let sql = format!("SELECT {} FROM schema", columns::<Names>(""));
     let answers = link.send(&[&Statement::new(sql, Vec::new())]).await?;
     let row = answers[0].first().ok_or(Error::NotFound)?;
-    let mut columns = Columns::of(row);
-    Ok((columns.next()?, columns.next()?, columns.next()?))
+    Ok(Fields::read(&mut Columns::of(row))?)
 }
-
 /// Begins the next epoch of a node, and counts what is there.
 async fn boot(
     link: &mut Link,

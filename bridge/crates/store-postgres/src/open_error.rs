@@ -1,5 +1,7 @@
 //! Reasons why a store cannot be opened, each with its remedy.
 
+use crate::engine::link::LinkError;
+
 /// Reason why the store cannot be opened. `database` names hosts and database. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -33,8 +35,23 @@ pub enum OpenError {
         "a copy of a store into {database} is not complete; run `forge-bridge store copy` again, until it says so"
     )]
     Copying { database: String },
+    #[error("the tables in {database} cannot be changed to version {version}: {reason}")]
+    Step {
+        database: String,
+        version: i64,
+        reason: String,
+    },
     #[error("cannot create the tables in {database}: {reason}")]
     Create { database: String, reason: String },
     #[error("cannot read the store in {database}: {reason}")]
     Read { database: String, reason: String },
+}
+
+impl OpenError {
+    pub(crate) fn create(database: &str, error: &LinkError) -> Self {
+        Self::Create {
+            database: database.to_owned(),
+            reason: error.to_string(),
+        }
+    }
 }

@@ -11,7 +11,7 @@ use forge_store::durability::Durability;
 use crate::Postgres;
 use crate::engine::link::Link;
 use crate::engine::target::Target;
-use crate::open::{OpeningError, SCHEMA, Server, connect, known_names};
+use crate::open::{Names, OpeningError, SCHEMA, Server, connect, known_names};
 use crate::open_error::OpenError;
 use crate::rows::cell::Cell;
 use crate::rows::statement::{Columns, Statement, params};
@@ -112,7 +112,7 @@ impl Peek {
                 let names = names_in_schema();
                 let missing: Vec<String> =
                     self.column(Statement::new(MISSING, params![names])).await?;
-                let (version, ..) = known_names(&mut self.link, &self.database).await?;
+                let Names { version, .. } = known_names(&mut self.link, &self.database).await?;
                 (Some(version), missing)
             }
             false => {

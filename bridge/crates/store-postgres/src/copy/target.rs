@@ -1,4 +1,5 @@
-//! Database that is filled. It has the table `copy_progress` until the copy is complete; no bridge opens it before.
+//! Database that is filled. It has the table `copy_progress` until the copy is complete, with the epoch of the store that is
+//! copied, the table that is filled, and the rows of it that are there. No bridge opens the database before.
 
 use forge_store::Error;
 use forge_store::copy::{Head, Row, Table, Tally};
@@ -6,13 +7,11 @@ use forge_store::copy::{Head, Row, Table, Tally};
 use super::{CopyError, values};
 use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
-use crate::open::{self, Holds, SCHEMA};
+use crate::open::{self, Holds};
 use crate::open_error::OpenError;
 use crate::rows::statement::{Columns, Statement, params};
+use crate::steps::{self, STEPS};
 
-/// The store that is copied, as of its epoch; the table that is filled, and the rows of it that are there.
-const PROGRESS: &str =
-    "CREATE TABLE copy_progress (store_id bytea, epoch int8, place int8, rows int8)";
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// Makes nothing wait for a disk or another node without a bound: it is repeated anyway.
 const SETTINGS: &str =
@@ -57,28 +56,23 @@ impl Filling {
                 };
             }
         }
+        steps::take(target, &mut filling.link, STEPS).await?;
         Ok(Begun::Filling(Box::new(filling)))
     }
 
     async fn create(&mut self, head: &Head) -> Result<(), CopyError> {
-        let script = format!("BEGIN; {SCHEMA}; {PROGRESS}");
-        let sql = "INSERT INTO copy_progress VALUES ($1, $2, 0, 0)";
-        let progress = Statement::new(sql, params![head.store_id, head.epoch]);
-        let commit = Statement::new("COMMIT", Vec::new());
-        let created = match self.link.run(&script).await {
-            Ok(()) => self.link.send(&[&progress, &commit]).await.map(drop),
-            Err(error) => Err(error),
-        };
-        created.map_err(|error| {
-            CopyError::Open(OpenError::Create {
-                database: self.database.clone(),
-                reason: error.to_string(),
-            })
-        })
+        let further = format!(
+            "CREATE TABLE copy_progress AS SELECT {}::int8 AS epoch, 0::int8 AS place, 0::int8 AS rows",
+            head.epoch
+        );
+        let (store_id, log) = (&head.store_id, head.log.as_str());
+        let created = open::create(&mut self.link, store_id, log, &further).await;
+        created.map_err(|error| OpenError::create(&self.database, &error).into())
     }
 
     async fn read_progress(&mut self, head: &Head) -> Result<(), CopyError> {
-        let sql = "SELECT place, rows FROM copy_progress WHERE store_id = $1 AND epoch = $2";
+        let sql =
+            "SELECT place, rows FROM copy_progress, schema WHERE store_id = $1 AND epoch = $2";
         let params = params![head.store_id, head.epoch];
         let found = self.ask(Statement::new(sql, params)).await?;
         let row = found.first().ok_or_else(|| CopyError::OfAnother {
@@ -190,7 +184,6 @@ impl Filling {
                      (SELECT coalesce(max(seq), 1) FROM signal_intervention))",
                 params![head.epoch, head.issued, head.last_signal],
             ),
-            open::schema_row(&head.store_id, head.log.as_str()),
             statement("DROP TABLE copy_progress", Vec::new()),
             statement("COMMIT", Vec::new()),
             // The plans of the first statements would be those of empty tables.

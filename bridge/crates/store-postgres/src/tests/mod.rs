@@ -12,6 +12,7 @@ mod peek;
 mod pooler;
 mod refusals;
 mod relay;
+mod steps;
 
 use std::sync::{Arc, Mutex};
 

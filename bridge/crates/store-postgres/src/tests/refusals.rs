@@ -103,7 +103,11 @@ async fn another_encoding_and_a_newer_schema_are_refused() {
     says(&message, "has the encoding LATIN1; create it with UTF8");
     let (database, store) = new_store().await;
     store.close().await;
-    run(&database.name, "UPDATE schema SET version = 99").await;
+    run(
+        &database.name,
+        "UPDATE schema SET version = 99, oldest_reader = 99",
+    )
+    .await;
     says(
         &refused(database.target()).await,
         "written by a newer forge-bridge (version 99",
