@@ -33,10 +33,10 @@ const SERVER: &str = "SELECT current_setting('server_version_num')::int8, pg_is_
    convert_to(current_setting('full_page_writes'), 'UTF8'), convert_to(current_setting('synchronous_commit'), 'UTF8'),
    current_setting('synchronous_standby_names') <> '',
    CASE WHEN to_regclass('copy_progress') IS NOT NULL THEN 1 WHEN to_regclass('schema') IS NOT NULL THEN 2 ELSE 0 END::int8";
-const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, revision, offer)
-   VALUES ($1, nextval('epoch'), $2, clock_timestamp() + $3 * interval '1 s', false, 0, 'null')
+const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, reads, revision, offer)
+   VALUES ($1, nextval('epoch'), $2, clock_timestamp() + $3 * interval '1 s', false, $4, 0, 'null')
    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, instance = excluded.instance, until = excluded.until,
-     has_ended = false, revision = node.revision + 1, offer = excluded.offer
+     has_ended = false, reads = excluded.reads, revision = node.revision + 1, offer = excluded.offer
    RETURNING epoch";
 /// Runs of a store that was copied belong to the bridge that starts first, which must be the one with their folders.
 const RUNS: &str = "UPDATE run SET node = $1 WHERE node = '' AND ended_at IS NULL";
@@ -66,7 +66,7 @@ impl Postgres {
             return Err(OpenError::Copying { database });
         }
         let Names { store_id, log, .. } = known_names(&mut link, &database).await?;
-        steps::take(&target, &mut link, STEPS).await?;
+        steps::take(&target, &mut link, STEPS, node).await?;
         let begun = Instant::now();
         let instance = Uuid::now_v7();
         let booted = boot(&mut link, node, instance, config.lease).await;
@@ -266,7 +266,7 @@ async fn boot(
     lease: Duration,
 ) -> Result<(u64, Totals), OpeningError> {
     let (node, lease) = (node.to_owned(), lease.as_secs_f64());
-    let boot = Statement::new(BOOT, params![node, instance, lease]);
+    let boot = Statement::new(BOOT, params![node, instance, lease, VERSION]);
     let bounds = Statement::new(BOUNDS, Vec::new());
     let [counts, queues] = totals::statements();
     let runs = Statement::new(RUNS, params![node]);

@@ -35,6 +35,14 @@ pub enum OpenError {
         "a copy of a store into {database} is not complete; run `forge-bridge store copy` again, until it says so"
     )]
     Copying { database: String },
+    #[error(
+        "the tables in {database} must be changed to version {version}, on which the node {node} cannot work; stop it, or update it first"
+    )]
+    ShutsOut {
+        database: String,
+        version: i64,
+        node: String,
+    },
     #[error("the tables in {database} cannot be changed to version {version}: {reason}")]
     Step {
         database: String,

@@ -18,6 +18,8 @@ CREATE TABLE node (
   instance uuid NOT NULL,
   until timestamptz NOT NULL,
   has_ended bool NOT NULL,
+  -- Newest version of the tables that its program knows.
+  reads int8 NOT NULL,
   -- Changes of `offer`, which is what the node publishes about itself.
   revision int8 NOT NULL,
   offer bytea NOT NULL

@@ -48,11 +48,17 @@ const LOCK_PAUSE: Duration = Duration::from_millis(200);
 const TABLE_LOCK: &str = "200ms";
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// Takes the steps that the tables have not taken.
+/// A live node other than this one, whose program cannot work on tables with this oldest reader.
+const SHUT_OUT: &str =
+    "SELECT id FROM node WHERE NOT has_ended AND until > clock_timestamp() AND reads < $1 AND id <> $2
+   ORDER BY id LIMIT 1";
+
+/// Takes the steps that the tables have not taken, for this node.
 pub(crate) async fn take(
     target: &Target,
     link: &mut Link,
     steps: &[Step],
+    node: &str,
 ) -> Result<(), OpenError> {
     let database = target.name();
     let failed = |version, error: &LinkError| OpenError::Step {
@@ -74,6 +80,14 @@ pub(crate) async fn take(
     // Another node can have taken them meanwhile.
     let from = version(link).await.map_err(stored)?;
     for (step, version) in steps.iter().zip(2..).filter(|(_, version)| *version > from) {
+        let shut_out = shut_out(link, step.oldest_reader, node).await;
+        if let Some(other) = shut_out.map_err(|error| failed(version, &error))? {
+            return Err(OpenError::ShutsOut {
+                database,
+                version,
+                node: other,
+            });
+        }
         let taken = match step.change {
             Change::Script(script) => change(link, script, step, version).await,
             Change::Index(name, definition) => match build(link, name, definition).await {
@@ -98,6 +112,18 @@ async fn try_lock(link: &mut Link) -> Result<bool, LinkError> {
 
 fn is_locked(error: &LinkError) -> bool {
     matches!(error, LinkError::Statement(error) if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE))
+}
+
+async fn shut_out(
+    link: &mut Link,
+    oldest_reader: i64,
+    node: &str,
+) -> Result<Option<String>, LinkError> {
+    let node = node.to_owned();
+    let statement = Statement::new(SHUT_OUT, params![oldest_reader, node]);
+    let answers = link.send(&[&statement]).await?;
+    let other = answers[0].first();
+    Ok(other.map(|row| String::from_utf8_lossy(row.get(0)).into_owned()))
 }
 
 /// Version of the tables.

@@ -56,7 +56,7 @@ impl Filling {
                 };
             }
         }
-        steps::take(target, &mut filling.link, STEPS).await?;
+        steps::take(target, &mut filling.link, STEPS, "").await?;
         Ok(Begun::Filling(Box::new(filling)))
     }
 

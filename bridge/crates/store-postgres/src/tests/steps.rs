@@ -43,7 +43,9 @@ async fn the_release_before_works_on_the_tables_after_a_step() {
     let mut link = Link::connect(&database.target()).await.unwrap();
     let id = accept(&store, task("before")).await;
     let steps = [step(COLUMN), step(INDEX)];
-    take(&database.target(), &mut link, &steps).await.unwrap();
+    take(&database.target(), &mut link, &steps, "node")
+        .await
+        .unwrap();
     assert_eq!(number(&mut link, VERSION).await, 3);
     assert_eq!(number(&mut link, VALID).await, 1);
     // While it is open, and after the next start.
@@ -52,13 +54,22 @@ async fn the_release_before_works_on_the_tables_after_a_step() {
     let store = super::open(database.target()).await;
     accept(&store, task("after")).await;
     assert!(store.dispatch(id).await.unwrap().is_some());
-    store.close().await;
     let breaking = Step {
         change: Change::Script("ALTER TABLE body DROP COLUMN routing"),
         oldest_reader: 4,
     };
     let steps = [step(COLUMN), step(INDEX), breaking];
-    take(&database.target(), &mut link, &steps).await.unwrap();
+    let other = take(&database.target(), &mut link, &steps, "another").await;
+    let refused = other.err().unwrap().to_string();
+    assert!(
+        refused.contains("to version 4, on which the node node cannot work"),
+        "{refused}"
+    );
+    assert_eq!(number(&mut link, VERSION).await, 3);
+    store.close().await;
+    take(&database.target(), &mut link, &steps, "node")
+        .await
+        .unwrap();
     let opened = Postgres::open(&Config::default(), database.target(), "node").await;
     let refused = opened.err().unwrap().to_string();
     assert!(
@@ -79,7 +90,9 @@ async fn a_table_that_is_read_for_long_delays_a_step_and_nobody_else() {
     let taking = TaskTracker::new().spawn(async move {
         let mut link = Link::connect(&target).await.unwrap();
         let begun = Instant::now();
-        take(&target, &mut link, &[step(COLUMN)]).await.unwrap();
+        take(&target, &mut link, &[step(COLUMN)], "node")
+            .await
+            .unwrap();
         begun.elapsed()
     });
     let mut longest = Duration::ZERO;
@@ -109,7 +122,7 @@ async fn starts_at_once_take_each_step_once() {
     ];
     let taking = (0..4).map(|_| async {
         let mut link = Link::connect(&database.target()).await.unwrap();
-        take(&database.target(), &mut link, &steps).await
+        take(&database.target(), &mut link, &steps, "node").await
     });
     for taken in futures_util::future::join_all(taking).await {
         taken.unwrap();
@@ -125,10 +138,15 @@ async fn an_index_that_was_not_finished_is_built_again() {
         accept(&store, task(name)).await;
     }
     let target = database.target();
-    take(&target, &mut link, &[step(COLUMN)]).await.unwrap();
+    take(&target, &mut link, &[step(COLUMN)], "node")
+        .await
+        .unwrap();
     link.run("UPDATE body SET note = 'same'").await.unwrap();
     let steps = [step(COLUMN), step(INDEX)];
-    let refused = take(&target, &mut link, &steps).await.err().unwrap();
+    let refused = take(&target, &mut link, &steps, "node")
+        .await
+        .err()
+        .unwrap();
     let message = refused.to_string();
     assert!(
         message.contains("to version 3: could not create unique index"),
@@ -138,7 +156,7 @@ async fn an_index_that_was_not_finished_is_built_again() {
     let left = "SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('body_note')";
     assert_eq!(number(&mut link, left).await, 1);
     link.run("UPDATE body SET note = NULL").await.unwrap();
-    take(&target, &mut link, &steps).await.unwrap();
+    take(&target, &mut link, &steps, "node").await.unwrap();
     assert_eq!(
         (
             number(&mut link, VERSION).await,
