@@ -70,6 +70,14 @@ impl Cluster {
         self.control("restart");
     }
 
+    /// Stops the server as if its machine had failed, and promotes a standby with the same data in its place. Blocks.
+    pub fn fail_over(&self) {
+        self.stop();
+        std::fs::write(self.folder.join("data/standby.signal"), "").unwrap();
+        self.restart();
+        self.control("promote");
+    }
+
     fn control(&self, action: &str) {
         let done = Command::new("sh")
             .args(["-c", CONTROL, "sh"])

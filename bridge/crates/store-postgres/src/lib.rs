@@ -6,6 +6,7 @@
 mod batch;
 pub mod copy;
 mod engine;
+mod lineage;
 pub mod open;
 pub mod open_error;
 pub mod peek;

@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::engine::instant::Instant;
 use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
+use crate::lineage;
 use crate::open_error::OpenError;
 use crate::published::{Identity, Published, Totals};
 use crate::rows::statement::{Columns, Statement, params};
@@ -66,6 +67,10 @@ impl Postgres {
             return Err(OpenError::Copying { database });
         }
         let Names { store_id, log, .. } = known_names(&mut link, &database).await?;
+        if lineage::refuse_copy(&mut link, &database).await? {
+            let jumped = lineage::jump(&mut link).await;
+            jumped.map_err(|error| OpeningError::from(error).of(&database))?;
+        }
         steps::take(&target, &mut link, STEPS, node).await?;
         let begun = Instant::now();
         let instance = Uuid::now_v7();
@@ -215,7 +220,11 @@ pub(crate) async fn create(
     further: &str,
 ) -> Result<(), LinkError> {
     let script = format!("BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}; {further}");
-    let sql = "INSERT INTO schema (version, oldest_reader, store_id, log) VALUES (1, 1, $1, $2)";
+    let sql = format!(
+        "INSERT INTO schema (version, oldest_reader, store_id, log, {}) SELECT 1, 1, $1, $2, {}",
+        lineage::COLUMNS,
+        lineage::HERE
+    );
     let (store_id, log) = (store_id.to_owned(), log.to_owned());
     let row = Statement::new(sql, params![store_id, log]);
     let commit = Statement::new("COMMIT", Vec::new());

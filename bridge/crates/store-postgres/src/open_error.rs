@@ -1,6 +1,7 @@
 //! Reasons why a store cannot be opened, each with its remedy.
 
 use crate::engine::link::LinkError;
+use crate::lineage::Elsewhere;
 
 /// Reason why the store cannot be opened. `database` names hosts and database. Nothing was changed then.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +36,15 @@ pub enum OpenError {
         "a copy of a store into {database} is not complete; run `forge-bridge store copy` again, until it says so"
     )]
     Copying { database: String },
+    #[error("there is no store in {database}")]
+    Missing { database: String },
+    #[error(
+        "the store in {database} is a copy: {elsewhere}; run `forge-bridge store adopt` to make it a store of its own"
+    )]
+    Elsewhere {
+        database: String,
+        elsewhere: Elsewhere,
+    },
     #[error(
         "the tables in {database} must be changed to version {version}, on which the node {node} cannot work; stop it, or update it first"
     )]

@@ -11,6 +11,7 @@ use forge_store::durability::Durability;
 use crate::Postgres;
 use crate::engine::link::Link;
 use crate::engine::target::Target;
+use crate::lineage;
 use crate::open::{Names, OpeningError, SCHEMA, Server, connect, known_names};
 use crate::open_error::OpenError;
 use crate::rows::cell::Cell;
@@ -64,6 +65,7 @@ impl Postgres {
         let (mut link, server) = connect(target).await?;
         if server.has_store() {
             known_names(&mut link, &database).await?;
+            lineage::refuse_copy(&mut link, &database).await?;
         }
         Ok(Peek {
             link,

@@ -7,7 +7,11 @@ CREATE TABLE schema (
   -- Oldest version whose program can work on these tables.
   oldest_reader int8 NOT NULL,
   store_id bytea NOT NULL,
-  log bytea NOT NULL
+  log bytea NOT NULL,
+  -- Identifier and timeline of the server, and the name of the database: see `lineage.rs`.
+  server int8 NOT NULL,
+  timeline int8 NOT NULL,
+  database bytea NOT NULL
 );
 CREATE TABLE meta (name bytea PRIMARY KEY, value int8 NOT NULL);
 -- Bridges that share the store, by the id of their data folder. `until` is the end of the lease of the epoch, by the

@@ -16,6 +16,7 @@ use super::instant::Instant;
 use super::link::{Link, LinkError};
 use super::{Shared, TAKEN};
 use crate::batch::{Needs, Rows};
+use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
 use crate::totals::{self, Numbers};
 use forge_base::time;
@@ -173,7 +174,9 @@ impl Keeper {
 
     async fn ask(&mut self) -> Result<Duration, Lapse> {
         if self.link.is_none() {
-            let link = Link::connect(&self.shared.target).await;
+            let shared = &self.shared;
+            let store_id = &shared.published.identity.store_id;
+            let link = lineage::connect(&shared.target, store_id).await;
             self.link = Some(link.map_err(Lapse::Failed)?);
         }
         if !self.is_held() {

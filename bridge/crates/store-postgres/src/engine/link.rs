@@ -19,6 +19,8 @@ pub(crate) struct Link {
     connection: Connection<Socket, Stream>,
     /// The server has warned since this was set to false.
     pub(crate) has_warned: bool,
+    /// Timeline of the server, once `lineage::look` has looked.
+    pub(crate) timeline: i64,
 }
 
 /// Reason why statements were not all carried out.
@@ -55,6 +57,7 @@ impl Link {
             client: Arc::new(client),
             connection,
             has_warned: false,
+            timeline: 0,
         })
     }
 

@@ -9,6 +9,7 @@ use tokio_postgres::error::SqlState;
 use super::link::{Link, LinkError};
 use super::target::Target;
 use crate::batch::Rows;
+use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
 use forge_store::Result;
 
@@ -43,16 +44,28 @@ fn first_column(row: &Row) -> Result<u64> {
     Columns::of(row).next()
 }
 
+/// A transaction whose end is not known.
+pub(super) struct Sent<'a> {
+    pub(super) xid: u64,
+    /// Timeline of the server that it was sent to.
+    pub(super) timeline: i64,
+    pub(super) rows: &'a Rows,
+}
+
 /// Asks until the transaction is no longer in progress. Returns the new connection besides.
-pub(super) async fn resolve(target: &Target, xid: u64, rows: &Rows) -> (Outcome, Option<Link>) {
+pub(super) async fn resolve(
+    target: &Target,
+    store_id: &str,
+    sent: &Sent<'_>,
+) -> (Outcome, Option<Link>) {
     let end = Instant::now() + LONGEST;
     let mut link = None;
     while Instant::now() < end {
-        match ask(target, &mut link, xid, rows).await {
+        match ask(target, store_id, &mut link, sent).await {
             Ok(Some(outcome)) => return (outcome, link),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!(%error, xid, "the outcome of a commit cannot be asked for");
+                tracing::warn!(%error, xid = sent.xid, "the outcome of a commit cannot be asked for");
                 link = None;
             }
         }
@@ -64,13 +77,17 @@ pub(super) async fn resolve(target: &Target, xid: u64, rows: &Rows) -> (Outcome,
 /// `None` while the transaction is in progress.
 async fn ask(
     target: &Target,
+    store_id: &str,
     link: &mut Option<Link>,
-    xid: u64,
-    rows: &Rows,
+    sent: &Sent<'_>,
 ) -> Result<Option<Outcome>, LinkError> {
+    let Sent { xid, rows, .. } = *sent;
     let link = match link {
         Some(link) => link,
-        None => link.insert(Link::connect(target).await.map_err(LinkError::Lost)?),
+        None => {
+            let connected = lineage::connect(target, store_id).await;
+            link.insert(connected.map_err(LinkError::Lost)?)
+        }
     };
     let status = Statement::new(STATUS, params![xid]);
     let answers = match link.send(&[&status]).await {
@@ -85,6 +102,10 @@ async fn ask(
     let status = answers.first().and_then(|rows| rows.first());
     let status: Option<(Option<bool>, Option<bool>)> = status.map(|row| (row.get(0), row.get(1)));
     match status {
+        // After a fail-over the number can be that of another transaction.
+        Some((Some(true), _)) if link.timeline != sent.timeline => {
+            return Ok(Some(Outcome::Unknown));
+        }
         Some((Some(true), _)) => {}
         Some((_, Some(true))) => return Ok(Some(Outcome::RolledBack)),
         Some((Some(false), Some(false))) => return Ok(None),

@@ -13,6 +13,7 @@ use super::link::{Link, LinkError};
 use super::outcome::Outcome;
 use super::{Shared, TAKEN, outcome};
 use crate::batch::{Needs, Placed, Rows, Stop, load};
+use crate::lineage;
 use crate::published::Published;
 use crate::rows::statement::{Columns, Statement, params};
 use forge_store::Error;
@@ -124,7 +125,8 @@ impl Writer {
     }
 
     async fn reconnect(&mut self) -> Result<(), String> {
-        self.link = Some(Link::connect(&self.shared.target).await?);
+        let store_id = &self.shared.published.identity.store_id;
+        self.link = Some(lineage::connect(&self.shared.target, store_id).await?);
         Ok(())
     }
 
@@ -230,8 +232,15 @@ impl Writer {
             Err(error @ LinkError::Statement(_)) => return Err(error.into()),
             // The server can have committed.
             Ok(_) | Err(LinkError::Lost(_)) => {
+                let timeline = link.timeline;
                 self.link = None;
-                let (outcome, link) = outcome::resolve(&self.shared.target, xid, rows).await;
+                let sent = outcome::Sent {
+                    xid,
+                    timeline,
+                    rows,
+                };
+                let store_id = &published.identity.store_id;
+                let (outcome, link) = outcome::resolve(&self.shared.target, store_id, &sent).await;
                 self.link = link;
                 match outcome {
                     Outcome::Committed { base } => base,

@@ -7,6 +7,7 @@ mod crash;
 mod encryption;
 mod faults;
 mod leases;
+mod lineage;
 mod nodes;
 mod peek;
 mod pooler;

@@ -79,7 +79,7 @@ async fn the_release_before_works_on_the_tables_after_a_step() {
 }
 
 #[tokio::test]
-async fn a_table_that_is_read_for_long_delays_a_step_and_nobody_else() {
+async fn a_table_that_is_read_for_long_delays_only_the_step() {
     let (database, store) = new_store().await;
     let mut reading = Link::connect(&database.target()).await.unwrap();
     reading

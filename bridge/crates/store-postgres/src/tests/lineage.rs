@@ -1,0 +1,145 @@
+//! Fail-over of the server, and copies of a database.
+
+use std::process::Command;
+use std::time::Duration;
+
+use forge_store::contract::sample::{PROVIDER, accept, event, task};
+use forge_store::roles::{EventLog as _, Maintenance as _, Records as _};
+use forge_store::{Config, Error};
+use forge_test_postgres::{Cluster, programs};
+
+use super::cluster::{Database, Targets as _, cluster, run};
+use super::{new_store, open};
+use crate::{Postgres, Target};
+
+const JUMP: u64 = 1 << 32;
+
+/// Restores a dump of a database of the shared server.
+fn dump(database: &str, to: &Cluster, name: &str) {
+    let script = r#"set -e; "$1/pg_dump" -h "$2" -U forge "$3" | "$1/psql" -qX -v ON_ERROR_STOP=1 -h "$4" -U forge "$5" >"$4/restored""#;
+    let done = Command::new("bash")
+        .args(["-o", "pipefail", "-c", script, "bash"])
+        .args([programs(), cluster().folder.clone()])
+        .arg(database)
+        .arg(&to.folder)
+        .arg(name)
+        .status();
+    assert!(done.unwrap().success());
+}
+
+async fn refused(target: Target) -> String {
+    let opened = Postgres::open(&Config::default(), target, "node").await;
+    opened.err().unwrap().to_string()
+}
+
+fn names(store: &Postgres) -> (String, String) {
+    (store.store_id().to_owned(), store.log().as_str().to_owned())
+}
+
+#[tokio::test]
+async fn a_copy_of_a_database_is_refused_until_it_is_adopted() {
+    let (database, store) = new_store().await;
+    let id = accept(&store, task("t")).await;
+    let original = names(&store);
+    store.close().await;
+    let copy = Database::new();
+    copy.create().await;
+    dump(&database.name, cluster(), &copy.name);
+    let elsewhere = Cluster::start(&[]);
+    elsewhere.run("postgres", &format!("CREATE DATABASE {}", database.name));
+    dump(&database.name, &elsewhere, &database.name);
+    for (target, expected) in [
+        (
+            copy.target(),
+            format!("copied here from the database {};", database.name),
+        ),
+        (
+            elsewhere.target(&database.name, "forge"),
+            format!(
+                "copied here from the database {} of another server;",
+                database.name
+            ),
+        ),
+    ] {
+        let message = refused(target.clone()).await;
+        assert!(message.contains(&expected), "{message}");
+        let peeked = Postgres::peek(&target).await.err().unwrap().to_string();
+        assert_eq!(peeked, message);
+        assert!(Postgres::adopt(&target).await.unwrap());
+        assert!(!Postgres::adopt(&target).await.unwrap());
+        let store = open(target).await;
+        let (store_id, log) = names(&store);
+        assert!(store_id != original.0 && log != original.1);
+        assert!(store.dispatch(id).await.unwrap().is_some());
+        store.close().await;
+    }
+    assert!(!Postgres::adopt(&database.target()).await.unwrap());
+    let store = open(database.target()).await;
+    assert_eq!(names(&store), original);
+    store.close().await;
+    let empty = Database::new();
+    empty.create().await;
+    let missing = Postgres::adopt(&empty.target()).await.err().unwrap();
+    assert!(
+        missing.to_string().starts_with("there is no store in"),
+        "{missing}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn positions_jump_once_after_a_fail_over() {
+    let server = Cluster::start(&[]);
+    let target = server.target("postgres", "forge");
+    let node = |name: &'static str| {
+        let target = target.clone();
+        async move {
+            Postgres::open(&Config::default(), target, name)
+                .await
+                .unwrap()
+        }
+    };
+    let (one, two) = (node("one").await, node("two").await);
+    accept(&one, task("before")).await;
+    let before = one.log_bounds().issued;
+    tokio::task::block_in_place(|| server.fail_over());
+    for store in [&one, &two] {
+        // One of them is told of the fail-over by its first write.
+        let added = loop {
+            match store
+                .append_unbound(PROVIDER, vec![event("adapter.ready", 1)])
+                .await
+            {
+                Err(Error::Unavailable(_)) => tokio::time::sleep(Duration::from_millis(20)).await,
+                added => break added,
+            }
+        };
+        added.unwrap();
+    }
+    assert_eq!(two.log_bounds().issued, before + JUMP + 2);
+    one.close().await;
+    two.close().await;
+    tokio::task::block_in_place(|| server.fail_over());
+    // At a start, before anything is written.
+    let one = node("one").await;
+    accept(&one, task("after")).await;
+    assert_eq!(one.log_bounds().issued, before + 2 * JUMP + 4);
+    one.close().await;
+}
+
+#[tokio::test]
+async fn a_store_that_is_replaced_while_it_is_open_is_not_written() {
+    let (database, store) = new_store().await;
+    accept(&store, task("t")).await;
+    run(&database.name, "UPDATE schema SET store_id = 'another'").await;
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    run(&database.name, end).await;
+    let reason = loop {
+        match store.status() {
+            Err(reason) if reason.contains("not in its place") => break reason,
+            _ => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    };
+    assert!(reason.contains("replaced by another store"), "{reason}");
+    store.close().await;
+}
