@@ -149,6 +149,7 @@ impl Bridge {
         let instance_id: Arc<str> = Uuid::now_v7().to_string().into();
         let (spans, exporter) = Exporter::open(&config.otlp, &config.net, &instance_id)?;
         let Opened { store, owner, node } = store::open(&config).await?;
+        reseal::refuse_new_key(&*store, &config).await?;
         let vault = open_vault(&config).await?;
         reseal::fit(&*store, &vault).await?;
         let children = Children::new(&config.process, &owner)?;

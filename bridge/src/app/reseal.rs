@@ -10,6 +10,7 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Config;
 use forge_base::failpoint;
 use forge_base::vault::{KeyId, Vault};
 use forge_store as store;
@@ -39,6 +40,23 @@ pub(super) struct StillNeeded(Vec<KeyId>);
 fn ids(keys: &[KeyId]) -> String {
     let keys: Vec<_> = keys.iter().map(KeyId::to_string).collect();
     keys.join(", ")
+}
+
+/// Refuses to let a key file be created for a store that another key has sealed.
+pub(super) async fn refuse_new_key(store: &dyn Secrets, config: &Config) -> anyhow::Result<()> {
+    let file = &config.secret.key_file;
+    if config.secret.key.is_some() || file.exists() {
+        return Ok(());
+    }
+    let mark = store.sealed(MARK).await?;
+    if let Some(key) = mark.as_deref().and_then(Vault::key_of) {
+        anyhow::bail!(
+            "secrets in the store are encrypted with the key {key}, and {} does not exist; copy the key file of the \
+             bridge that has it, or restore it from a backup (secret.key_file)",
+            file.display()
+        );
+    }
+    Ok(())
 }
 
 /// Checks that the keys fit the store; a new store is marked with them.

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -20,6 +21,9 @@ use forge_external::services::Counts;
 use forge_plugin_host::{Adapter, Quarantine, Registry};
 use forge_store::Store;
 use forge_store::durability::Durability;
+
+/// Difference of the shared clock to that of this machine above which the store is degraded.
+const LARGEST_OFFSET: Duration = Duration::from_secs(5);
 
 type Answer = (StatusCode, Json<Value>);
 
@@ -144,6 +148,12 @@ struct ChildrenLine {
 struct StoreLine {
     status: HealthStatus,
     durability: Durability,
+    /// Id of this node, if it shares the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
+    /// Difference of the shared clock to that of this machine, in milliseconds.
+    #[serde(rename = "clockOffsetMs", skip_serializing_if = "Option::is_none")]
+    clock_offset_ms: Option<i64>,
 }
 
 #[derive(Serialize)]
@@ -181,9 +191,12 @@ impl Health {
         detail: Detail,
     ) -> Self {
         let queues = store.queues().await;
+        let node = store.node();
+        let (shares, offset) = (node.lease.is_some(), node.offset.get());
         let store_status = match (&queues, store.status()) {
-            (Ok(_), Ok(())) => HealthStatus::Healthy,
             (Err(_), _) | (_, Err(_)) => HealthStatus::Offline,
+            (Ok(_), Ok(())) if offset.unsigned_abs() > LARGEST_OFFSET => HealthStatus::Degraded,
+            (Ok(_), Ok(())) => HealthStatus::Healthy,
         };
         let lines = adapter_lines(registry, queues.unwrap_or_default(), detail);
         let counts = store.counts();
@@ -196,6 +209,9 @@ impl Health {
             store: StoreLine {
                 status: store_status,
                 durability: store.durability(),
+                node: shares.then(|| node.id.clone()),
+                clock_offset_ms: shares
+                    .then(|| i64::try_from(offset.as_millis()).unwrap_or(i64::MAX)),
             },
             adapters: lines,
             deliveries: DeliveryLine {
@@ -217,7 +233,9 @@ fn overall(
     let mut statuses = lines.values().map(|line| line.status);
     if store == HealthStatus::Offline || !adapters.iter().any(is_usable) {
         HealthStatus::Offline
-    } else if statuses.all(|status| status == HealthStatus::Healthy) {
+    } else if store == HealthStatus::Healthy
+        && statuses.all(|status| status == HealthStatus::Healthy)
+    {
         HealthStatus::Healthy
     } else {
         HealthStatus::Degraded

@@ -149,6 +149,13 @@ export interface Health {
      * `replicated`, those of a standby, too.
      */
     durability: "server" | "replicated";
+    /** Id of this bridge among those that share the store. Absent if it has its own. */
+    node?: string;
+    /**
+     * Difference of the shared clock to that of this machine; above 5 s the store is `degraded`. Absent if the store
+     * is not shared.
+     */
+    clockOffsetMs?: number;
   };
   adapters: Record<string, AdapterHealth>;
   deliveries: { pending: number; dead: number };

@@ -28,16 +28,19 @@ const BUSY: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(250);
 /// Shortest time that is left of a lease for ending what runs under it, as a share of the lease: a third.
 const RENEWALS: u32 = 3;
+const NEWER: &str =
+    "the tables of the store were changed by a newer forge-bridge; use that version";
 const LAPSED: &str = "the lease of this node was not renewed in time";
 
 const RENEW: &str = "UPDATE node SET until = clock_timestamp() + $3 * interval '1 s', offer = $4,
      revision = revision + CASE WHEN offer = $4 THEN 0 ELSE 1 END
    WHERE id = $1 AND epoch = $2 AND NOT has_ended AND until > clock_timestamp()
+     AND (SELECT oldest_reader FROM schema) <= reads
    RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000";
 /// A new epoch after the lease of the one before has ended.
 const RETURN: &str = "UPDATE node SET epoch = nextval('epoch'), revision = revision + 1,
      until = clock_timestamp() + $3 * interval '1 s', has_ended = false
-   WHERE id = $1 AND instance = $2 RETURNING epoch";
+   WHERE id = $1 AND instance = $2 AND (SELECT oldest_reader FROM schema) <= reads RETURNING epoch";
 const END: &str = "UPDATE node SET has_ended = true, until = least(until, clock_timestamp()) WHERE id = $1 AND epoch = $2";
 /// Positions, a number that changes with every change of the other nodes, and the state of the shared count.
 const POLL: &str = "SELECT
@@ -135,8 +138,8 @@ impl Keeper {
         let answer = answer.unwrap_or_else(|_| Err(Lapse::Failed("no answer".to_owned())));
         let pause = match answer {
             Ok(pause) => pause,
-            Err(Lapse::Taken) => {
-                self.lose(TAKEN);
+            Err(Lapse::Over(reason)) => {
+                self.lose(reason);
                 return None;
             }
             Err(Lapse::Ended) => {
@@ -228,11 +231,14 @@ impl Keeper {
     /// Reason why the lease could not be renewed.
     async fn reason(&mut self) -> Result<Lapse, Lapse> {
         let (node, instance) = self.names();
-        let sql = "SELECT 1 FROM node WHERE id = $1 AND instance = $2";
+        let sql = "SELECT (SELECT oldest_reader FROM schema) <= reads FROM node WHERE id = $1 AND instance = $2";
         let own = Statement::new(sql, params![node, instance]);
         let answers = self.link()?.send(&[&own]).await?;
-        let is_own = answers.first().is_some_and(|rows| !rows.is_empty());
-        Ok(if is_own { Lapse::Ended } else { Lapse::Taken })
+        Ok(match answers.first().and_then(|rows| rows.first()) {
+            None => Lapse::Over(TAKEN),
+            Some(row) if Columns::of(row).next()? => Lapse::Ended,
+            Some(_) => Lapse::Over(NEWER),
+        })
     }
 
     fn names(&self) -> (String, uuid::Uuid) {
@@ -251,7 +257,10 @@ impl Keeper {
         let back = Statement::new(RETURN, params![node, instance, lease]);
         let answers = self.link()?.send(&[&back]).await?;
         let row = answers.first().and_then(|rows| rows.first());
-        let epoch = Columns::of(row.ok_or(Lapse::Taken)?).next()?;
+        let Some(row) = row else {
+            return Err(self.reason().await?);
+        };
+        let epoch = Columns::of(row).next()?;
         let shared = &self.shared;
         shared.published.begin_epoch(epoch);
         shared.queue.set_lapsed(None);
@@ -405,8 +414,8 @@ enum Lapse {
     Failed(String),
     /// The lease of this node has ended.
     Ended,
-    /// Another process has started as this node.
-    Taken,
+    /// This process is a node no more: another one has started as it, or the tables have become unreadable to it.
+    Over(&'static str),
 }
 
 impl From<LinkError> for Lapse {

@@ -430,3 +430,21 @@ async fn a_delivery_is_attempted_by_one_node() {
     assert_eq!(record.status, DeliveryState::Delivered);
     left.close().await;
 }
+
+#[tokio::test]
+async fn a_node_that_cannot_read_the_tables_any_more_stops() {
+    let database = Database::new();
+    let store = node(&database, "a", LEASE).await;
+    let mut tenure = store.node().tenure.subscribe();
+    super::cluster::run(&database.name, "UPDATE schema SET oldest_reader = 99").await;
+    tenure
+        .wait_for(|state| *state == Tenure::Lost)
+        .await
+        .unwrap();
+    let refused = store.accept(task("t")).await;
+    let Err(Error::Unavailable(reason)) = refused else {
+        panic!("{refused:?}");
+    };
+    assert!(reason.contains("newer forge-bridge"), "{reason}");
+    store.close().await;
+}

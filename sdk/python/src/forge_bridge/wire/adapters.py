@@ -146,6 +146,12 @@ class HealthStore(TypedDict):
     """Loss that an answered change outlives, as of the start: `server`, the disks of one machine have it;
     `replicated`, those of a standby, too.
     """
+    node: NotRequired[str]
+    """Id of this bridge among those that share the store. Absent if it has its own."""
+    clockOffsetMs: NotRequired[int]
+    """Difference of the shared clock to that of this machine; above 5 s the store is `degraded`. Absent if the store
+    is not shared.
+    """
 
 class HealthDeliveries(TypedDict):
     pending: int
