@@ -31,6 +31,7 @@ pub(crate) fn plugins() -> PathBuf {
 /// Settings of a test bridge, as environment variables: all files below `home`, callbacks to loopback allowed, short
 /// drain.
 pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
+    let database = store::from_environment(home);
     let home = home.display();
     let mut settings: BTreeMap<_, _> = [
         ("HOME", home.to_string()),
@@ -47,7 +48,6 @@ pub(crate) fn settings(home: &Path) -> BTreeMap<String, String> {
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();
-    let database = store::from_environment();
     settings.extend(database.map(|url| ("BRIDGE_STORE".to_owned(), url)));
     settings
 }
