@@ -6,6 +6,7 @@ use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use secrecy::{ExposeSecret, SecretString};
@@ -19,6 +20,8 @@ use forge_store_sqlite::Sqlite;
 use super::node::Node;
 
 const SETTING: &str = "store.url (BRIDGE_STORE)";
+/// Shortest lease: each third of it renews it.
+const SHORTEST_LEASE: Duration = Duration::from_secs(3);
 /// Limit for reading the file of the password.
 const MAX_PASSWORD_BYTES: u64 = 4096;
 
@@ -38,6 +41,11 @@ impl Location {
                 let password = password(config)?;
                 let password = password.as_ref().map(ExposeSecret::expose_secret);
                 let target = Target::new(url, password).context(SETTING)?;
+                if config.store.lease < SHORTEST_LEASE {
+                    bail!(
+                        "store.lease is shorter than {SHORTEST_LEASE:?}, in which a busy machine might not answer"
+                    );
+                }
                 Ok(Self::Database(Box::new(target)))
             }
             Some(_) => bail!(
@@ -192,6 +200,17 @@ mod tests {
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("hush"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_lease_lasts_at_least_three_seconds() {
+        let mut config = Config::default();
+        config.store.url = Some("postgres://a@b/c".into());
+        config.store.lease = Duration::from_millis(2999);
+        let Err(error) = Location::of(&config) else {
+            panic!("a lease of 3 s at least");
+        };
+        assert!(error.to_string().contains("shorter than 3s"), "{error}");
     }
 
     #[test]
