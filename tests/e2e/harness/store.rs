@@ -15,10 +15,15 @@ pub(crate) fn database() -> (String, String) {
     (name, url)
 }
 
-/// URL of the database of this home, if `FORGE_STORE=postgres` moves all tests to PostgreSQL. A file there keeps it for the
+/// True if `FORGE_STORE=postgres` moves all tests to PostgreSQL.
+pub(crate) fn is_database() -> bool {
+    std::env::var_os("FORGE_STORE").is_some_and(|kind| kind == "postgres")
+}
+
+/// URL of the database of this home, if tests are moved to PostgreSQL. A file there keeps it for the
 /// next bridge.
 pub(super) fn from_environment(home: &Path) -> Option<String> {
-    if std::env::var_os("FORGE_STORE").is_none_or(|kind| kind != "postgres") {
+    if !is_database() {
         return None;
     }
     let file = home.join("database.url");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use forge_base::failpoint::{POINTS, VARIABLE};
 use serde_json::{Value, json};
 
+use super::is_of_sqlite;
 use crate::harness::process::{Home, Process};
 use crate::signal_forward::{self, Team, laptop};
 use crate::signals::Tool;
@@ -73,8 +74,10 @@ async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
         "store.commit.after",
         "store.answered",
     ];
+    let of_store = of_store.into_iter().filter(|point| !is_of_sqlite(point));
+    let points: Vec<_> = own.chain(of_store).collect();
     let mut kills = 0;
-    for point in own.chain(of_store) {
+    for point in &points {
         for passing in [1, 3, 6] {
             let mut home = home();
             home.set(VARIABLE, &format!("{point}:{passing}"));
@@ -90,7 +93,7 @@ async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
             bridge.kill();
         }
     }
-    assert_eq!(kills, 15, "each point is reached");
+    assert_eq!(kills, 3 * points.len(), "each point is reached");
 }
 
 /// Sends signals to the engine API like [`send`].

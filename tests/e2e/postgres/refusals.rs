@@ -72,7 +72,7 @@ fn a_database_that_cannot_be_used_is_refused() {
         &[("BRIDGE_STORE", &stranger)],
         "permission denied for table schema",
     );
-    cluster().run(&name, "UPDATE schema SET version = 99");
+    cluster().run(&name, "UPDATE schema SET version = 99, oldest_reader = 99");
     let own = cluster().url(&name, "forge");
     refused(
         &[("BRIDGE_STORE", &own)],
