@@ -214,7 +214,10 @@ async fn take_back_the_pause(api: &Api, point: &str) -> Option<String> {
     let wanted = ["pause.after", "resume.before"].contains(&point);
     let (_, shown) = api.get("/api/v2/adapters/echo").await;
     api.post("/api/v2/adapters/echo/resume", &Value::Null).await;
-    (shown["pausedAt"].is_string() != wanted).then(|| format!("paused is not {wanted}: {shown}"))
+    // The row for the other bridges is committed before the mark of this one.
+    let is_either = store::is_database() && point.ends_with(".before");
+    let is_wrong = shown["pausedAt"].is_string() != wanted && !is_either;
+    is_wrong.then(|| format!("paused is not {wanted}: {shown}"))
 }
 
 /// Returns an error if incomplete copies or notes are left, which the next start has to remove.
