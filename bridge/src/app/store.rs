@@ -38,9 +38,7 @@ impl Location {
         match url {
             None | Some("sqlite:") => Ok(Self::Folder(config.data_dir.clone())),
             Some(url) if is_postgres(url) => {
-                let password = password(config)?;
-                let password = password.as_ref().map(ExposeSecret::expose_secret);
-                let target = Target::new(url, password).context(SETTING)?;
+                let target = target(config, url).context(SETTING)?;
                 if config.store.lease < SHORTEST_LEASE {
                     bail!(
                         "store.lease is shorter than {SHORTEST_LEASE:?}, in which a busy machine might not answer"
@@ -53,6 +51,13 @@ impl Location {
             ),
         }
     }
+}
+
+/// A database by its URL, with the password of the settings if the URL has none.
+pub(super) fn target(config: &Config, url: &str) -> anyhow::Result<Target> {
+    let password = password(config)?;
+    let password = password.as_ref().map(ExposeSecret::expose_secret);
+    Ok(Target::new(url, password)?)
 }
 
 fn is_postgres(url: &str) -> bool {

@@ -38,9 +38,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     let rounds = std::env::var("FORGE_KILL_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
     let only = std::env::var("FORGE_KILL_POINT").unwrap_or_default();
-    // No load of dispatches passes the points of imports, signals and runs.
+    // No load of dispatches passes the points of imports, signals, runs and copies of a store.
     let is_of_others = |point: &str| {
-        import::is_of_import(point) || signals::is_of_signals(point) || point.starts_with("run.")
+        import::is_of_import(point)
+            || signals::is_of_signals(point)
+            || ["run.", "transfer."]
+                .iter()
+                .any(|kind| point.starts_with(kind))
     };
     let is_passed = |point: &str| !is_of_others(point) && !is_of_sqlite(point);
     let of_bridge = POINTS.iter().filter(|point| is_passed(point));

@@ -1,6 +1,7 @@
 //! Bridges whose store is a PostgreSQL database, on a real server.
 
 mod check;
+mod copy;
 mod fleet;
 mod nodes;
 mod outage;

@@ -7,6 +7,7 @@ mod values;
 
 use tokio::sync::mpsc;
 
+use forge_base::failpoint;
 use forge_store::Error;
 use forge_store::copy::{Row, Source, TABLES, Table, Tally, Value};
 
@@ -76,6 +77,7 @@ pub(crate) async fn copy_in_chunks(
     mut report: impl FnMut(&'static str, u64),
 ) -> Result<Vec<Copied>, CopyError> {
     let head = source.head().map_err(CopyError::Source)?;
+    failpoint::point("transfer.marked");
     let mut filling = match Filling::begin(&target, &head).await? {
         Begun::Complete => return Ok(Vec::new()),
         Begun::Filling(filling) => filling,
@@ -91,6 +93,7 @@ pub(crate) async fn copy_in_chunks(
         });
         while let Some(chunk) = received.recv().await {
             let rows = filling.add(place, table, chunk).await?;
+            failpoint::point("transfer.chunk");
             report(table.name, rows);
         }
         let (same, tally) = reading
@@ -106,7 +109,9 @@ pub(crate) async fn copy_in_chunks(
     for (table, Copied { tally, .. }) in TABLES.iter().zip(&copied) {
         filling.compare(table, tally).await?;
     }
+    failpoint::point("transfer.compared");
     source.complete().map_err(CopyError::Source)?;
+    failpoint::point("transfer.complete");
     filling.complete(&head).await?;
     Ok(copied)
 }

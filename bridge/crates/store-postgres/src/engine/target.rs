@@ -99,7 +99,7 @@ impl Target {
     }
 
     /// Hosts and database, for messages.
-    pub(crate) fn name(&self) -> String {
+    pub fn name(&self) -> String {
         let hosts = self.config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),
             Host::Unix(path) => path.display().to_string(),

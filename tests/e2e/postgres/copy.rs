@@ -1,0 +1,127 @@
+//! `store copy` and `store adopt`: a bridge on SQLite continues on PostgreSQL, also if the copy was killed on the way; and
+//! a copy of its database is refused until it is adopted.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Command, Output};
+
+use forge_base::failpoint::{POINTS, VARIABLE};
+use forge_test_postgres::{cluster, programs};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use crate::harness::api::{owed, quiet, with};
+use crate::harness::process::Home;
+use crate::harness::store::database;
+use crate::harness::{Answer, CallbackSink};
+
+fn run(home: &Home, arguments: &[&str], point: Option<&str>) -> (Output, String) {
+    let mut command = home.command();
+    command.args(arguments);
+    command.envs(point.map(|point| (VARIABLE, point)));
+    let output = command.output().unwrap();
+    let text = [&*output.stdout, &*output.stderr].concat();
+    (output, String::from_utf8(text).unwrap())
+}
+
+/// The line with which a bridge ends that cannot start.
+fn refused(home: &Home) -> String {
+    let Err(ended) = home.try_start() else {
+        panic!("the bridge started");
+    };
+    ended.log
+}
+
+#[tokio::test]
+async fn a_bridge_on_sqlite_continues_in_a_database() {
+    let sink = CallbackSink::start().await;
+    sink.answer(Answer::status(503).header("retry-after", "1"));
+    let mut home = Home::new(&[]);
+    home.set("BRIDGE_STORE", "sqlite:");
+    let bridge = home.start();
+    let secret = json!({ "callback": { "bearer": "b" } });
+    let pending = with(owed("owed", "ok", &sink.url("/cb")), &secret);
+    let pending = bridge.api.dispatch(pending).await;
+    bridge.api.finished(&pending).await;
+    let done = bridge.api.dispatch(quiet("done", "ok")).await;
+    let before = bridge.api.finished(&done).await;
+    bridge.kill();
+
+    let (_, url) = database();
+    let copy = ["store", "copy", "--to", &url, "--json"];
+    let points = POINTS.iter().filter(|point| point.starts_with("transfer."));
+    for point in points.copied().chain(["transfer.chunk:3"]) {
+        let (output, text) = run(&home, &copy, Some(point));
+        if output.status.success() {
+            // The chunk before was the last one.
+            assert_eq!(point, "transfer.chunk:3");
+            continue;
+        }
+        assert_eq!(
+            output.status.signal(),
+            Some(Signal::KILL.as_raw()),
+            "{point}: {text}"
+        );
+        assert!(
+            refused(&home).contains("copied into another database"),
+            "{point}"
+        );
+        // Before the first chunk the database is empty, and a bridge would make it its own.
+        if point != "transfer.marked" {
+            home.set("BRIDGE_STORE", &url);
+            let unfit = refused(&home);
+            assert!(unfit.contains("is not complete"), "{point}: {unfit}");
+        }
+        home.set("BRIDGE_STORE", "sqlite:");
+    }
+    let (output, text) = run(&home, &copy, None);
+    assert!(output.status.success(), "{text}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["tables"].is_array(), "{report}");
+
+    home.set("BRIDGE_STORE", &url);
+    sink.answer(Answer::status(200));
+    let bridge = home.start();
+    bridge.api.delivery_is(&pending, "delivered").await;
+    assert_eq!(bridge.api.finished(&done).await, before);
+    let id = bridge.api.dispatch(quiet("after", "ok")).await;
+    bridge.api.finished(&id).await;
+    bridge.kill();
+
+    home.set("BRIDGE_STORE", "sqlite:");
+    assert!(refused(&home).contains("copied into another database"));
+    let (_, text) = run(&home, &["store", "copy", "--undo"], None);
+    assert!(text.contains("starts again"), "{text}");
+    home.start().kill();
+}
+
+#[tokio::test]
+async fn a_restored_dump_starts_when_it_is_adopted() {
+    let (mut home, name) = super::home(&[]);
+    let bridge = home.start();
+    let id = bridge.api.dispatch(quiet("t", "ok")).await;
+    bridge.api.finished(&id).await;
+    bridge.kill();
+    let (copy, url) = database();
+    let script = r#"set -e; "$1/pg_dump" -h "$2" -U forge "$3" | "$1/psql" -qX -h "$2" -U forge "$4" >/dev/null"#;
+    let restored = Command::new("sh")
+        .args(["-c", script, "sh"])
+        .args([programs(), cluster().folder.clone()])
+        .args([&name, &copy])
+        .status();
+    assert!(restored.unwrap().success());
+    home.set("BRIDGE_STORE", &url);
+    let refused = refused(&home);
+    assert!(
+        refused.contains("run `forge-bridge store adopt`"),
+        "{refused}"
+    );
+    for (expected, adopted) in [("of its own", "first"), ("is not a copy", "second")] {
+        let (output, text) = run(&home, &["store", "adopt"], None);
+        assert!(
+            output.status.success() && text.contains(expected),
+            "{adopted}: {text}"
+        );
+    }
+    let bridge = home.start();
+    bridge.api.finished(&id).await;
+}
