@@ -66,6 +66,7 @@ BRIDGE: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any, Any, Any]] = 
         ONE,
         None,
     ),
+    ("nodes", (), {}, "GET /api/v2/nodes", None, LIST, LIST),
     ("adapters", (), {}, "GET /api/v2/adapters", None, LIST, LIST),
     ("adapter", ("e",), {}, "GET /api/v2/adapters/e", None, ONE, ONE),
     ("reload", ("e",), {}, "POST /api/v2/adapters/e/reload", None, ONE, ONE),

@@ -145,6 +145,7 @@ async function everyMethod(): Promise<{
       ["retryAll", (o) => bridge.retryAll({}, o)],
       ["destinations", (o) => bridge.destinations(o)],
       ["closeDestination", (o) => bridge.closeDestination("x", o)],
+      ["nodes", (o) => bridge.nodes(o)],
       ["adapters", (o) => bridge.adapters(o)],
       ["adapter", (o) => bridge.adapter("x", o)],
       ["reload", (o) => bridge.reload("x", o)],
