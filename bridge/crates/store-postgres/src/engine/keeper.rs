@@ -2,7 +2,6 @@
 //! delays. *Invariant: this node gives its lease up before the database does, and an ended lease is never renewed.*
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -12,13 +11,13 @@ use tokio_postgres::Row;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::counter::Counter;
 use super::instant::Instant;
 use super::link::{Link, LinkError};
 use super::{Shared, TAKEN};
-use crate::batch::{Needs, Rows};
 use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
-use crate::totals::{self, Numbers};
+use crate::totals::Numbers;
 use forge_base::time;
 use forge_store::node::{NodeRecord, Notices, Tenure};
 use forge_store::{Error, Result};
@@ -68,13 +67,12 @@ const COUNTED: &str = "SELECT body FROM counted";
 
 pub(super) struct Keeper {
     shared: Arc<Shared>,
-    tasks: TaskTracker,
+    counter: Counter,
     link: Option<Link>,
     /// Before the last request that began or renewed the lease.
     renewed: Instant,
     /// Values of the last poll.
     seen: Seen,
-    is_counting: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -87,12 +85,11 @@ struct Seen {
 impl Keeper {
     pub(super) fn new(shared: Arc<Shared>, tasks: TaskTracker, begun: Instant) -> Self {
         Self {
+            counter: Counter::new(Arc::clone(&shared), tasks),
             shared,
-            tasks,
             link: None,
             renewed: begun,
             seen: Seen::default(),
-            is_counting: Arc::default(),
         }
     }
 
@@ -267,7 +264,7 @@ impl Keeper {
         self.renewed = asked;
         tracing::warn!(epoch, "this node works again, under a new lease");
         // Others have changed what it counted.
-        self.count(false);
+        self.counter.count(false);
         shared
             .published
             .node
@@ -295,7 +292,7 @@ impl Keeper {
         if nodes != self.seen.nodes {
             self.see_nodes().await?;
             if nodes == 0 {
-                self.count(false);
+                self.counter.count(false);
             }
             self.seen.nodes = nodes;
         }
@@ -304,7 +301,7 @@ impl Keeper {
             self.seen.counted = counted;
         }
         if nodes != 0 && is_old {
-            self.count(true);
+            self.counter.count(true);
         }
         let read = |row: &Row| {
             let mut columns = Columns::of(row);
@@ -360,41 +357,6 @@ impl Keeper {
             self.shared.published.totals().numbers = numbers;
         }
         Ok(())
-    }
-
-    /// Counts in a task of its own, between two batches of this node, for all nodes or for this one only.
-    fn count(&self, is_shared: bool) {
-        if self.is_counting.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        let (shared, is_counting) = (Arc::clone(&self.shared), Arc::clone(&self.is_counting));
-        self.tasks.spawn(async move {
-            let needs = Needs {
-                reads: totals::statements().into(),
-                is_alone: true,
-                ..Needs::default()
-            };
-            let decide = move |rows: &mut Rows| {
-                let [counts, queues] = rows.answers.as_slice() else {
-                    return Ok(());
-                };
-                let numbers = totals::read(counts, queues)?;
-                if is_shared {
-                    let body = numbers.to_json();
-                    rows.execute(
-                        "UPDATE counted SET number = number + 1, at = clock_timestamp(), body = $1
-                         WHERE at < clock_timestamp() - interval '1 s'",
-                        params![body],
-                    );
-                }
-                rows.counted = Some(numbers);
-                Ok(())
-            };
-            if let Err(error) = shared.queue.submit(0, needs, decide).await {
-                tracing::debug!(%error, "the records were not counted");
-            }
-            is_counting.store(false, Ordering::Release);
-        });
     }
 }
 

@@ -3,6 +3,7 @@
 //! transaction has committed, and one that was refused is not in the database.*
 
 mod change;
+mod counter;
 pub(crate) mod instant;
 pub(crate) mod keeper;
 pub(crate) mod link;
