@@ -41,7 +41,7 @@ const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, rea
    RETURNING epoch";
 /// Runs of a store that was copied belong to the bridge that starts first, which must be the one with their folders.
 const RUNS: &str = "UPDATE run SET node = $1 WHERE node = '' AND ended_at IS NULL";
-const BOUNDS: &str = "SELECT
+pub(crate) const BOUNDS: &str = "SELECT
    coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
    coalesce((SELECT value FROM meta WHERE name = 'removed'), 0)";
 

@@ -181,6 +181,10 @@ pub trait EventLog: Send + Sync + 'static {
     /// Position of the newest committed event. A hint to wake readers; the log is authoritative.
     fn changes(&self) -> watch::Receiver<u64>;
     fn log_bounds(&self) -> LogBounds;
+    /// The bounds as the store has them now: those in memory can be behind what another node has committed.
+    async fn stored_log_bounds(&self) -> Result<LogBounds> {
+        Ok(self.log_bounds())
+    }
     /// Events strictly after a position, in order. Reads at most `limit` events or 1 MiB of them and returns the
     /// position it has read to, so that a filter that matches nothing still makes progress.
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage>;

@@ -78,7 +78,7 @@ async fn open(
         Place::Earliest => 0,
         Place::Live => run.last_position,
         Place::After(cursor) => {
-            let position = log.position(Place::After(cursor.clone()))?;
+            let position = log.position(Place::After(cursor.clone())).await?;
             // A cursor of another run, or of no event, would skip events in silence.
             let before = position.saturating_sub(1);
             let found = log.fanout().store().events(&filter, before, 1).await?;

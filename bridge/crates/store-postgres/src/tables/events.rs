@@ -13,8 +13,9 @@ use forge_store::record::{EventFilter, EventPage, LogBounds};
 use forge_store::roles::EventLog;
 
 use super::rows::EventRow;
-use crate::Postgres;
 use crate::batch::{EventsPlace, Needs, Rows};
+use crate::open::BOUNDS;
+use crate::{Columns, Postgres};
 
 /// Events read from the database at a time for all readers that follow the log.
 const FILL_EVENTS: usize = 256;
@@ -31,6 +32,14 @@ impl EventLog for Postgres {
 
     fn log_bounds(&self) -> LogBounds {
         self.published.totals().bounds
+    }
+
+    async fn stored_log_bounds(&self) -> Result<LogBounds> {
+        let read = |row: &mut Columns<'_>| Ok((row.next()?, row.next()?));
+        if let Some((issued, removed)) = self.one(BOUNDS, Vec::new(), read).await? {
+            self.published.observe(issued, removed);
+        }
+        Ok(self.log_bounds())
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {

@@ -236,6 +236,12 @@ async fn nodes_see_each_other() {
         .unwrap();
     assert_eq!(second.queues().await.unwrap(), [(PROVIDER.to_owned(), 64)]);
     until("the counts are told", async || second.counts().queued == 1).await;
+    first
+        .append_unbound(PROVIDER, vec![sample::event("adapter.event", 1)])
+        .await
+        .unwrap();
+    let stored = second.stored_log_bounds().await.unwrap();
+    assert_eq!(stored, first.log_bounds(), "before a poll");
     let begun = claim(&second, PROVIDER, 1, 1).await.pop().unwrap().begun;
     let requested = first
         .request_cancel(begun.lease.id, Timestamp::now())
