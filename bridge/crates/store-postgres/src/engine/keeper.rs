@@ -17,9 +17,10 @@ use super::link::{Link, LinkError};
 use super::{Shared, TAKEN};
 use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
+use crate::tables::nodes::{NODES, record};
 use crate::totals::Numbers;
 use forge_base::time;
-use forge_store::node::{NodeRecord, Notices, Tenure};
+use forge_store::node::{Notices, Tenure};
 use forge_store::{Error, Result};
 
 /// Pauses between polls while dispatches run or wait, and otherwise.
@@ -27,6 +28,8 @@ const BUSY: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(250);
 /// Shortest time that is left of a lease for ending what runs under it, as a share of the lease: a third.
 const RENEWALS: u32 = 3;
+/// Longest time in which a lease is given back.
+const END_PATIENCE: Duration = Duration::from_secs(2);
 const NEWER: &str =
     "the tables of the store were changed by a newer forge-bridge; use that version";
 const LAPSED: &str = "the lease of this node was not renewed in time";
@@ -59,9 +62,6 @@ const READY: &str = "WITH RECURSIVE ready AS (
    SELECT provider FROM ready r WHERE EXISTS (
      SELECT FROM (SELECT home FROM dispatch WHERE phase = 0 AND provider = r.provider
                   ORDER BY priority DESC, seq LIMIT 64) f WHERE home IS NULL OR home = $1)";
-pub(crate) const NODES: &str =
-    "SELECT id, epoch, offer, NOT has_ended AND until > clock_timestamp(),
-   (extract(epoch FROM until) * 1000000)::int8 * 1000 FROM node ORDER BY id";
 const PAUSED: &str = "SELECT provider FROM paused";
 const COUNTED: &str = "SELECT body FROM counted";
 
@@ -99,12 +99,22 @@ impl Keeper {
             let Some(pause) = pause else { return };
             end.run_until_cancelled(sleep(pause)).await;
         }
-        let published = &self.shared.published;
+        // Otherwise the others wait for its end.
+        if timeout(END_PATIENCE, self.end()).await.is_err() {
+            tracing::warn!("the lease of this node is not given back and ends by itself");
+        }
+    }
+
+    async fn end(&mut self) {
+        let published = Arc::clone(&self.shared.published);
         let (node, epoch) = (published.node.id.clone(), published.epoch());
-        let patience = self.lease() / RENEWALS;
-        if let Some(link) = &mut self.link {
-            let end = Statement::new(END, params![node, epoch]);
-            let _ended = timeout(patience, link.send(&[&end])).await;
+        let end = Statement::new(END, params![node, epoch]);
+        let link = match self.link.take() {
+            Some(link) => Ok(link),
+            None => Link::connect(&self.shared.target).await,
+        };
+        if let Ok(mut link) = link {
+            let _ended = link.send(&[&end]).await;
         }
     }
 
@@ -358,17 +368,6 @@ impl Keeper {
         }
         Ok(())
     }
-}
-
-/// Reads a row of `NODES`.
-pub(crate) fn record(columns: &mut Columns<'_>) -> Result<NodeRecord> {
-    Ok(NodeRecord {
-        id: columns.next()?,
-        epoch: columns.next()?,
-        offer: columns.next()?,
-        is_live: columns.next()?,
-        lease_until: columns.next()?,
-    })
 }
 
 /// Reason why a round has failed.

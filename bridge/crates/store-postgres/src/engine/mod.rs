@@ -5,7 +5,7 @@
 mod change;
 mod counter;
 pub(crate) mod instant;
-pub(crate) mod keeper;
+mod keeper;
 pub(crate) mod link;
 mod outcome;
 mod queue;

@@ -8,7 +8,7 @@ mod event_read;
 mod events;
 mod execute;
 mod interventions;
-mod nodes;
+pub(crate) mod nodes;
 mod outbox;
 mod queue;
 mod read;

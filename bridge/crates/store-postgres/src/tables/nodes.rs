@@ -10,8 +10,22 @@ use forge_store::roles::Nodes;
 use forge_store::ticket::{MOST, MOST_OF_ONE, Ticket};
 
 use crate::Postgres;
-use crate::engine::keeper::{NODES, record};
-use crate::rows::statement::params;
+use crate::rows::statement::{Columns, params};
+
+pub(crate) const NODES: &str =
+    "SELECT id, epoch, offer, NOT has_ended AND until > clock_timestamp(),
+   (extract(epoch FROM until) * 1000000)::int8 * 1000 FROM node ORDER BY id";
+
+/// Reads a row of `NODES`.
+pub(crate) fn record(columns: &mut Columns<'_>) -> Result<NodeRecord> {
+    Ok(NodeRecord {
+        id: columns.next()?,
+        epoch: columns.next()?,
+        offer: columns.next()?,
+        is_live: columns.next()?,
+        lease_until: columns.next()?,
+    })
+}
 
 #[async_trait]
 impl Nodes for Postgres {
