@@ -261,9 +261,15 @@ impl Dispatcher {
             return;
         };
         let mut tenure = self.inner.node().tenure.subscribe();
+        // The start has recovered all, just before.
+        let mut pause = lease / 2;
         let take_over = async {
             loop {
-                let pause = match recover(&self.inner.finisher).await {
+                tokio::select! {
+                    () = sleep(pause) => {}
+                    Ok(()) = tenure.changed() => {}
+                }
+                pause = match recover(&self.inner.finisher).await {
                     Ok(recovered) => {
                         if recovered.requeued + recovered.ended > 0 {
                             tracing::warn!(
@@ -282,10 +288,6 @@ impl Dispatcher {
                         AGAIN
                     }
                 };
-                tokio::select! {
-                    () = sleep(pause) => {}
-                    Ok(()) = tenure.changed() => {}
-                }
             }
         };
         shutdown.run_until_cancelled(take_over).await;
