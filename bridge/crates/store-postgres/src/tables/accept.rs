@@ -37,12 +37,14 @@ impl Accept for Postgres {
         let session = session.map(|session| SessionRow::name(&new.provider, session));
         // Other nodes can have let dispatches wait that this one would overtake.
         let is_shared = new.start.is_some() && !self.published.node.others.borrow().is_empty();
-        let waiting = "SELECT FROM dispatch WHERE phase = 0 AND provider = $1 LIMIT 1";
-        let waiting = Statement::new(waiting, params![new.provider]).into_owned();
+        let waiting = || {
+            let sql = "SELECT FROM dispatch WHERE phase = 0 AND provider = $1 LIMIT 1";
+            Statement::new(sql, params![new.provider]).into_owned()
+        };
         let needs = Needs {
             keys: vec![KeyRow::of(&new.key)],
             sessions: session.into_iter().collect(),
-            reads: is_shared.then_some(waiting).into_iter().collect(),
+            reads: is_shared.then(waiting).into_iter().collect(),
             ..Needs::default()
         };
         self.write(bytes, needs, move |rows| accept(rows, &new))

@@ -188,7 +188,7 @@ impl Executions for Postgres {
 }
 
 /// Dispatches of an adapter that can start, in their order: of those whose attempt would be the last, the first one.
-/// Those that another node is claiming are left out.
+/// Dispatches that another node is claiming are left out.
 fn startable() -> String {
     let is_last = "attempts > 0 AND attempts + 1 >= $2";
     // Without a grace sessions have no home; `home IS NULL` would be true for the others as well.
