@@ -10,6 +10,7 @@ use forge_base::id::DeliveryId;
 use forge_store::contract::runs;
 use forge_store::contract::sample::{accept, at, begin, callback, ok, run, settlement, task};
 use forge_store::destination::DueQuery;
+use forge_store::recent_events::StoredEvents as _;
 use forge_store::record::{AfterAttempt, Claim, DeliveryState, EventFilter, NewDispatch};
 use forge_store::roles::{
     Accept as _, EventLog as _, Executions as _, Maintenance as _, Outbox as _, Queue as _,

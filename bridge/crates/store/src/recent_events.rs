@@ -4,10 +4,12 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use async_trait::async_trait;
 use tokio::sync::Mutex as AsyncMutex;
 
 use forge_base::event::Event;
 
+use crate::Result;
 use crate::record::{EventFilter, EventPage};
 
 const EVENTS: usize = 4096;
@@ -17,13 +19,28 @@ const BYTES: usize = 4 << 20;
 pub const PAGE_BYTES: usize = 1 << 20;
 
 /// A reader this far behind the newest event has the events between read into memory.
-pub const REACH: u64 = 1024;
+const REACH: u64 = 1024;
+
+/// Events read from the store at a time for all readers that follow the log.
+pub const FILL_EVENTS: usize = 256;
+
+/// Reading of events from the store itself.
+#[async_trait]
+pub trait StoredEvents: Sync {
+    /// A page of the events after a position, of all of them without a filter.
+    async fn stored_events(
+        &self,
+        filter: Option<&EventFilter>,
+        after: u64,
+        limit: usize,
+    ) -> Result<EventPage>;
+}
 
 #[derive(Default)]
 pub struct RecentEvents {
     held: RwLock<Held>,
     /// Held by the caller that reads the file for all.
-    pub filling: AsyncMutex<()>,
+    filling: AsyncMutex<()>,
 }
 
 #[derive(Default)]
@@ -36,8 +53,35 @@ struct Held {
 }
 
 impl RecentEvents {
+    /// A page of the events up to `issued`, from memory if the reader follows the log, otherwise from the store.
+    pub async fn events(
+        &self,
+        store: &impl StoredEvents,
+        issued: u64,
+        filter: &EventFilter,
+        after: u64,
+        limit: usize,
+    ) -> Result<EventPage> {
+        // One dispatch or run has an index of its own, and is not worth holding the events of all others in memory.
+        if !filter.has_owner() {
+            let mut page = self.page(filter, after, limit, issued);
+            if page.is_none() && issued.saturating_sub(after) <= REACH {
+                let _one = self.filling.lock().await;
+                while let Some(from) = self.missing(after, issued) {
+                    let page = store.stored_events(None, from, FILL_EVENTS).await?;
+                    self.extend(from, issued, page);
+                }
+                page = self.page(filter, after, limit, issued);
+            }
+            if let Some(page) = page {
+                return Ok(page);
+            }
+        }
+        store.stored_events(Some(filter), after, limit).await
+    }
+
     /// Page as the file has it, if all events up to `issued` are held.
-    pub fn page(
+    fn page(
         &self,
         filter: &EventFilter,
         after: u64,
@@ -74,7 +118,7 @@ impl RecentEvents {
 
     /// Position after which the file must be read before a reader at `after` finds all events up to `issued`. Held
     /// events are dropped when they are too old to be continued.
-    pub fn missing(&self, after: u64, issued: u64) -> Option<u64> {
+    fn missing(&self, after: u64, issued: u64) -> Option<u64> {
         let mut held = self.write();
         if held.last >= issued {
             return None;
@@ -91,7 +135,7 @@ impl RecentEvents {
 
     /// Adds the events of the file after `from`, unless the memory was cleared meanwhile. Positions that had been
     /// `issued` when the file was read and are not in it were removed.
-    pub fn extend(&self, from: u64, issued: u64, page: EventPage) {
+    fn extend(&self, from: u64, issued: u64, page: EventPage) {
         let mut held = self.write();
         if held.last != from {
             return;

@@ -1,10 +1,12 @@
 //! Reading of the event log: its rows in the order of their positions, cut into pages.
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 
 use forge_base::event::{Event, LogName, Written};
 use forge_base::id::{DispatchId, RunId};
 use forge_store::event_batch::{EventBatch, GrowingPage};
+use forge_store::recent_events::StoredEvents;
 use forge_store::record::{EventFilter, EventPage};
 use forge_store::{Error, Result};
 
@@ -74,9 +76,9 @@ fn batch(columns: &mut Columns<'_>, log: &LogName) -> Result<EventBatch> {
     Ok(EventBatch { common, last, text })
 }
 
-impl Postgres {
-    /// Reads a page of events from the database, of all of them without a filter.
-    pub(super) async fn stored_events(
+#[async_trait]
+impl StoredEvents for Postgres {
+    async fn stored_events(
         &self,
         filter: Option<&EventFilter>,
         after: u64,
@@ -111,7 +113,9 @@ impl Postgres {
             }
         }
     }
+}
 
+impl Postgres {
     pub(super) async fn newest_event(&self, id: DispatchId) -> Result<Option<Event>> {
         let log = &self.published.identity.log;
         let newest = self.one(NEWEST, params![id], |row| batch(row, log)).await?;

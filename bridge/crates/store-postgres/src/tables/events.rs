@@ -8,7 +8,6 @@ use forge_base::event::{Event, LogName, NewEvent};
 use forge_base::id::DispatchId;
 use forge_store::Result;
 use forge_store::event_batch;
-use forge_store::recent_events;
 use forge_store::record::{EventFilter, EventPage, LogBounds};
 use forge_store::roles::EventLog;
 
@@ -16,9 +15,6 @@ use super::rows::EventRow;
 use crate::batch::{EventsPlace, Needs, Rows};
 use crate::open::BOUNDS;
 use crate::{Columns, Postgres};
-
-/// Events read from the database at a time for all readers that follow the log.
-const FILL_EVENTS: usize = 256;
 
 #[async_trait]
 impl EventLog for Postgres {
@@ -43,24 +39,10 @@ impl EventLog for Postgres {
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        // One dispatch or run has an index of its own, and is not worth holding the events of all others in memory.
-        if !filter.has_owner() {
-            let issued = *self.published.newest.borrow();
-            let recent = &self.recent_events;
-            let mut page = recent.page(filter, after, limit, issued);
-            if page.is_none() && issued.saturating_sub(after) <= recent_events::REACH {
-                let _one = recent.filling.lock().await;
-                while let Some(from) = recent.missing(after, issued) {
-                    let page = self.stored_events(None, from, FILL_EVENTS).await?;
-                    recent.extend(from, issued, page);
-                }
-                page = recent.page(filter, after, limit, issued);
-            }
-            if let Some(page) = page {
-                return Ok(page);
-            }
-        }
-        self.stored_events(Some(filter), after, limit).await
+        let issued = *self.published.newest.borrow();
+        self.recent_events
+            .events(self, issued, filter, after, limit)
+            .await
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {

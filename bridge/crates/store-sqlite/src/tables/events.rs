@@ -11,7 +11,7 @@ use forge_base::id::DispatchId;
 use forge_store::Result;
 use forge_store::event_batch;
 pub(crate) use forge_store::event_batch::size;
-use forge_store::recent_events;
+use forge_store::recent_events::{FILL_EVENTS, StoredEvents};
 use forge_store::record::{EventFilter, EventPage, EventTotals, LogBounds, RunEvent};
 use forge_store::roles::EventLog;
 
@@ -36,24 +36,10 @@ impl EventLog for Sqlite {
     }
 
     async fn events(&self, filter: &EventFilter, after: u64, limit: usize) -> Result<EventPage> {
-        // One dispatch or run has an index of its own, and is not worth holding the events of all others in memory.
-        if !filter.has_owner() {
-            let issued = *self.published.newest.borrow();
-            let recent = &self.recent_events;
-            let mut page = recent.page(filter, after, limit, issued);
-            if page.is_none() && issued.saturating_sub(after) <= recent_events::REACH {
-                let _one = recent.filling.lock().await;
-                while let Some(from) = recent.missing(after, issued) {
-                    let page = self.stored_events(None, from, FILL_EVENTS).await?;
-                    recent.extend(from, issued, page);
-                }
-                page = recent.page(filter, after, limit, issued);
-            }
-            if let Some(page) = page {
-                return Ok(page);
-            }
-        }
-        self.stored_events(Some(filter), after, limit).await
+        let issued = *self.published.newest.borrow();
+        self.recent_events
+            .events(self, issued, filter, after, limit)
+            .await
     }
 
     async fn last_event(&self, id: DispatchId) -> Result<Option<Event>> {
@@ -75,12 +61,9 @@ impl EventLog for Sqlite {
     }
 }
 
-/// Events read from the file at a time for all readers that follow the log, and the most in one row of a run.
-const FILL_EVENTS: usize = 256;
-
-impl Sqlite {
-    /// Reads events from the file, all of them without a filter.
-    pub async fn stored_events(
+#[async_trait]
+impl StoredEvents for Sqlite {
+    async fn stored_events(
         &self,
         filter: Option<&EventFilter>,
         after: u64,
