@@ -9,7 +9,7 @@ use forge_adapter_api::{HealthStatus, Profile};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use forge_base::time;
@@ -113,6 +113,10 @@ impl Offers {
         adapters
             .any(|adapter| adapter.provider == provider && adapter.health != HealthStatus::Offline)
     }
+}
+
+fn epochs(nodes: &[NodeRecord]) -> BTreeSet<u64> {
+    nodes.iter().map(|node| node.epoch).collect()
 }
 
 /// Adds what other nodes offer to the adapters of this one: an adapter that several have is as well as the best of them,
@@ -255,21 +259,31 @@ impl Dispatcher {
         shutdown.run_until_cancelled(follow).await;
     }
 
-    /// Takes over, until `shutdown`, what ran under epochs whose lease has ended: those of other nodes, and of this one.
+    /// Takes over, until `shutdown`, what ran under epochs whose lease has ended: those of other nodes, and of this one. Looks
+    /// when one of them is seen to end, and each half lease.
     pub async fn take_over(self, shutdown: CancellationToken) {
         let Some(lease) = self.inner.node().lease else {
             return;
         };
         let mut tenure = self.inner.node().tenure.subscribe();
+        let mut others = self.inner.node().others.subscribe();
+        let mut live = epochs(&others.borrow_and_update());
         // The start has recovered all, just before.
-        let mut pause = lease / 2;
+        let mut next = Instant::now() + lease / 2;
         let take_over = async {
             loop {
                 tokio::select! {
-                    () = sleep(pause) => {}
+                    () = sleep_until(next) => {}
                     Ok(()) = tenure.changed() => {}
+                    Ok(()) = others.changed() => {
+                        let before = live;
+                        live = epochs(&others.borrow_and_update());
+                        if before.is_subset(&live) {
+                            continue;
+                        }
+                    }
                 }
-                pause = match recover(&self.inner.finisher).await {
+                let pause = match recover(&self.inner.finisher).await {
                     Ok(recovered) => {
                         if recovered.requeued + recovered.ended > 0 {
                             tracing::warn!(
@@ -288,6 +302,7 @@ impl Dispatcher {
                         AGAIN
                     }
                 };
+                next = Instant::now() + pause;
             }
         };
         shutdown.run_until_cancelled(take_over).await;
