@@ -6,6 +6,7 @@
 mod evidence;
 mod import;
 mod load;
+mod nodes;
 mod signals;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -34,10 +35,18 @@ const LANES: usize = 6;
 /// Maximum duration of a load without interruption.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Number of rounds, and the beginning of the names of the points, both from the environment.
+fn order() -> (u64, String) {
+    let rounds = std::env::var("FORGE_KILL_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
+    (
+        rounds,
+        std::env::var("FORGE_KILL_POINT").unwrap_or_default(),
+    )
+}
+
 #[test]
 fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
-    let rounds = std::env::var("FORGE_KILL_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
-    let only = std::env::var("FORGE_KILL_POINT").unwrap_or_default();
+    let (rounds, only) = order();
     // No load of dispatches passes the points of imports, signals, runs and copies of a store.
     let is_of_others = |point: &str| {
         import::is_of_import(point)
@@ -46,18 +55,28 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
                 .iter()
                 .any(|kind| point.starts_with(kind))
     };
-    let is_passed = |point: &str| !is_of_others(point) && !is_of_sqlite(point);
-    let of_bridge = POINTS.iter().filter(|point| is_passed(point));
-    let chosen = of_bridge.filter(|point| point.starts_with(&only));
-    let cells: VecDeque<Cell> = (0..rounds)
+    let is_passed = |point: &&str| {
+        !is_of_others(point) && !is_of_other_store(point) && point.starts_with(&only)
+    };
+    let chosen = POINTS.iter().copied().filter(is_passed);
+    let cells = (0..rounds)
         .flat_map(|round| chosen.clone().flat_map(move |point| Cell::of(point, round)))
         .collect();
+    play_all(cells, LANES, async |cell| cell.play().await);
+}
+
+/// Plays the cells in this number of lanes; fails if a promise is broken or a point of the first round is not reached.
+fn play_all(
+    cells: VecDeque<Cell>,
+    lanes: usize,
+    play: impl AsyncFn(&Cell) -> (bool, Tally, Vec<String>) + Sync,
+) {
     let (begun, count) = (Instant::now(), cells.len());
     let cells = Mutex::new(cells);
     let kills = AtomicU64::new(0);
     let (tallies, broken) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..LANES.min(count) {
+        for _ in 0..lanes.min(count) {
             scope.spawn(|| {
                 loop {
                     let Some(cell) = cells.lock().unwrap().pop_front() else {
@@ -67,7 +86,7 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
                         .enable_all()
                         .build()
                         .unwrap();
-                    let (died, tally, mut found) = runtime.block_on(cell.play());
+                    let (died, tally, mut found) = runtime.block_on(play(&cell));
                     if !died && cell.round == 0 {
                         found.push("the point was not reached".to_owned());
                     }
@@ -81,8 +100,7 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     });
     let total: Tally = tallies.into_inner().unwrap().into_iter().sum();
     println!(
-        "{} points, {} policies, {rounds} rounds, {} kills in {:.0} s: {total}",
-        chosen.count(),
+        "{count} cells, {} policies, {} kills in {:.0} s: {total}",
         POLICIES.len(),
         kills.into_inner(),
         begun.elapsed().as_secs_f64(),
@@ -91,9 +109,13 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
 }
 
-/// True for the points of SQLite's file where the tests are on PostgreSQL.
-fn is_of_sqlite(point: &str) -> bool {
-    store::is_database() && point.starts_with("store.")
+/// True for the points of the store that the tests are not on.
+fn is_of_other_store(point: &str) -> bool {
+    let others: &[&str] = match store::is_database() {
+        true => &["store."],
+        false => &["database.", "lease."],
+    };
+    others.iter().any(|kind| point.starts_with(kind))
 }
 
 /// One bridge to be killed at one point.
@@ -126,7 +148,9 @@ fn passing(point: &str, place: Place, round: u64) -> u64 {
         | "probe" | "pause" | "resume" | "approval" => (1, 0),
         "recover" | "requeue" | "cancel" | "promote" | "tool" | "output" | "child" | "restart"
         | "claim" => (1, round % 3),
-        "store" => match point {
+        "lease" if point.starts_with("lease.end") => (1, 0),
+        "lease" => (2, round % 3),
+        "store" | "database" => match point {
             "store.opened" | "store.booted" => (1, 0),
             "store.checkpoint.before" | "store.checkpoint.after" => (1, 0),
             _ => (15, 7 * (round % 20)),
@@ -276,7 +300,7 @@ async fn torture(home: &Home, load: &Load, point: &str) -> Ended {
         tokio::join!(load.run(&api), manage);
         evidence::until_quiet(&api).await;
     };
-    let ended = if point.starts_with("stop") {
+    let ended = if point.starts_with("stop") || point.starts_with("lease.end") {
         tokio::select! {
             () = work => {}
             () = load.in_the_middle(&api) => {}

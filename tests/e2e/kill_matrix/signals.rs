@@ -7,7 +7,7 @@ use std::time::Duration;
 use forge_base::failpoint::{POINTS, VARIABLE};
 use serde_json::{Value, json};
 
-use super::is_of_sqlite;
+use super::is_of_other_store;
 use crate::harness::process::{Home, Process};
 use crate::signal_forward::{self, Team, laptop};
 use crate::signals::Tool;
@@ -73,8 +73,13 @@ async fn a_signal_is_counted_once_wherever_the_bridge_is_killed() {
         "store.commit.before",
         "store.commit.after",
         "store.answered",
+        "database.commit.before",
+        "database.commit.after",
+        "database.answered",
     ];
-    let of_store = of_store.into_iter().filter(|point| !is_of_sqlite(point));
+    let of_store = of_store
+        .into_iter()
+        .filter(|point| !is_of_other_store(point));
     let points: Vec<_> = own.chain(of_store).collect();
     let mut kills = 0;
     for point in &points {

@@ -19,7 +19,7 @@ use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
 use crate::tables::nodes::{NODES, record};
 use crate::totals::Numbers;
-use forge_base::time;
+use forge_base::{failpoint, time};
 use forge_store::node::{Notices, Tenure};
 use forge_store::{Error, Result};
 
@@ -114,7 +114,9 @@ impl Keeper {
             None => Link::connect(&self.shared.target).await,
         };
         if let Ok(mut link) = link {
+            failpoint::point("lease.end.before");
             let _ended = link.send(&[&end]).await;
+            failpoint::point("lease.end.after");
         }
     }
 
@@ -218,7 +220,9 @@ impl Keeper {
         );
         let (asked, asked_at) = (Instant::now(), Timestamp::now());
         let renew = Statement::new(RENEW, params![node, epoch, lease, offer]);
+        failpoint::point("lease.renew.before");
         let answers = self.link()?.send(&[&renew]).await?;
+        failpoint::point("lease.renew.after");
         drop(renew);
         let Some(row) = answers.first().and_then(|rows| rows.first()) else {
             return Err(self.reason().await?);

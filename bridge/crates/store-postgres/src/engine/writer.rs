@@ -16,6 +16,7 @@ use crate::batch::{Needs, Placed, Rows, Stop, load};
 use crate::lineage;
 use crate::published::Published;
 use crate::rows::statement::{Columns, Statement, params};
+use forge_base::failpoint;
 use forge_store::Error;
 use forge_store::retry::RetryDelays;
 
@@ -142,6 +143,7 @@ impl Writer {
                     for change in batch {
                         change.answer(Ok(placed));
                     }
+                    failpoint::point("database.answered");
                 }
                 Err(Failure::RolledBack { .. }) if batch.len() > 1 => {
                     let second = batch.split_off(batch.len() / 2);
@@ -211,6 +213,7 @@ impl Writer {
         let published = &self.shared.published;
         let needs: Vec<_> = batch.iter().map(QueuedChange::needs).collect();
         let (xid, mut answers) = begin(link, published, &needs, rows).await?;
+        failpoint::point("database.begun");
         let later = decide(link, batch, &mut answers, rows).await?;
         self.shared.queue.put_back(later);
         let event_count = rows.event_count();
@@ -226,7 +229,9 @@ impl Writer {
             Vec::new(),
         );
         all.push(&end);
+        failpoint::point("database.commit.before");
         let sent = link.send(&all).await;
+        failpoint::point("database.commit.after");
         let base = match sent {
             Ok(answers) if !link.has_warned => outcome::base(&answers, event_count)?,
             Err(error @ LinkError::Statement(_)) => return Err(error.into()),
