@@ -18,6 +18,7 @@ pub mod secrets;
 mod signals;
 mod store;
 mod sweep;
+pub mod trial;
 pub mod upkeep;
 mod users;
 

@@ -78,6 +78,13 @@ impl Cluster {
         self.control("promote");
     }
 
+    /// Shell command that does the same as `restart`.
+    pub fn restart_command(&self) -> String {
+        let (folder, programs) = (self.folder.display(), programs());
+        let programs = programs.display();
+        format!("set -- {folder} {programs} restart\n{CONTROL}")
+    }
+
     fn control(&self, action: &str) {
         let done = Command::new("sh")
             .args(["-c", CONTROL, "sh"])

@@ -17,6 +17,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod totals;
+mod trial;
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};

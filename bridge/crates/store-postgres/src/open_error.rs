@@ -61,6 +61,8 @@ pub enum OpenError {
     },
     #[error("cannot create the tables in {database}: {reason}")]
     Create { database: String, reason: String },
+    #[error("the server of {database} makes or removes no database for the trial: {reason}")]
+    Trial { database: String, reason: String },
     #[error("cannot read the store in {database}: {reason}")]
     Read { database: String, reason: String },
 }

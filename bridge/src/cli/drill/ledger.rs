@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::super::client::{Client, Target};
@@ -39,6 +40,17 @@ struct State {
     /// Last kill and the dispatches open at that time; `None` once the first of their callbacks arrives.
     killed: Option<(Instant, BTreeSet<String>)>,
     waits: Vec<Duration>,
+    /// Times at which executions were interrupted, and what was to go on with them.
+    faults: Vec<(Timestamp, Recovery)>,
+}
+
+/// What goes on with the work of a killed or stopped bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Recovery {
+    /// Its next start.
+    Restart,
+    /// The others, after the end of its lease.
+    TakeOver,
 }
 
 struct Receipt {
@@ -60,6 +72,8 @@ pub(super) struct Findings {
     pub(super) broken: Vec<String>,
     /// Time from each kill to the first callback of a dispatch open at that kill.
     pub(super) waits: Vec<Duration>,
+    /// Time from each kill without a restart, and from each stop, to the last take-over that it caused.
+    pub(super) take_overs: Vec<Duration>,
 }
 
 impl Ledger {
@@ -87,8 +101,15 @@ impl Ledger {
         (accepted, accepted - state.open.len(), state.duplicates)
     }
 
-    pub(super) fn killed(&self, at: Instant) {
+    /// Notes that a bridge was stopped for longer than its lease.
+    pub(super) fn stopped(&self) {
+        let fault = (Timestamp::now(), Recovery::TakeOver);
+        self.state().faults.push(fault);
+    }
+
+    pub(super) fn killed(&self, at: Instant, recovery: Recovery) {
         let mut state = self.state();
+        state.faults.push((Timestamp::now(), recovery));
         let owed = state.open.clone();
         state.killed = (!owed.is_empty()).then_some((at, owed));
     }
@@ -146,6 +167,7 @@ impl Ledger {
             events: 0,
             broken: std::mem::take(&mut state.broken),
             waits: std::mem::take(&mut state.waits),
+            take_overs: Vec::new(),
         };
         let ids: Vec<String> = state.accepted.keys().cloned().collect();
         let mut records = stream::iter(ids)
@@ -166,13 +188,27 @@ impl Ledger {
             }
         }
         drop(records);
-        findings.log(client).await?;
+        findings.log(client, &state.faults).await?;
         Ok(findings)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The fault that others have taken over with this event, and the time since then.
+fn take_over(event: &Value, faults: &[(Timestamp, Recovery)]) -> Option<(usize, Duration)> {
+    let is_one = event["type"] == "execution.retrying"
+        || event["type"] == "execution.failed" && event["data"]["errorCode"] == "interrupted";
+    if !is_one {
+        return None;
+    }
+    let at: Timestamp = event["timestamp"].as_str()?.parse().ok()?;
+    let fault = faults.iter().rposition(|(fault, _)| *fault <= at)?;
+    let (since, recovery) = faults[fault];
+    let time = at.duration_since(since).try_into().ok()?;
+    (recovery == Recovery::TakeOver).then_some((fault, time))
 }
 
 /// Attempts started by the adapter, by dispatch id.
@@ -236,7 +272,13 @@ impl Findings {
     }
 
     /// Reads all events and checks that each occurs once, in order, without gaps.
-    async fn log(&mut self, client: &Client) -> anyhow::Result<()> {
+    async fn log(
+        &mut self,
+        client: &Client,
+        faults: &[(Timestamp, Recovery)],
+    ) -> anyhow::Result<()> {
+        // By the number of the fault.
+        let mut take_overs = BTreeMap::new();
         let mut after = "0".to_owned();
         let mut last_id = 0;
         let mut seqs: HashMap<String, u64> = HashMap::new();
@@ -248,10 +290,15 @@ impl Findings {
             let page = client.get(target).await?;
             let events = page["events"].as_array().map_or(&[][..], Vec::as_slice);
             if events.is_empty() {
+                self.take_overs = take_overs.into_values().collect();
                 return Ok(());
             }
             for event in events {
                 self.events += 1;
+                if let Some((fault, time)) = take_over(event, faults) {
+                    let longest = take_overs.entry(fault).or_insert(time);
+                    *longest = time.max(*longest);
+                }
                 let id = text(event, "/id");
                 let number = id.rsplit('-').next().and_then(|n| n.parse::<u64>().ok());
                 if number.is_none_or(|number| number <= last_id) {

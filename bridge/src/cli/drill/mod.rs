@@ -1,7 +1,9 @@
-//! `forge-bridge drill`: verifies on the user's own disk that accepted dispatches survive crashes. Runs a separate
-//! bridge under load, kills and restarts it at random moments, then checks every dispatch that was answered 202.
+//! `forge-bridge drill`: verifies on the user's own disk or database server that accepted dispatches survive crashes. Runs
+//! separate bridges under load, kills and restarts them at random moments, then checks every dispatch that was answered 202.
 
+mod faults;
 mod ledger;
+mod load;
 mod report;
 mod victim;
 
@@ -10,55 +12,39 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client::{Client, Error, Target};
-use super::screen::{Tone, text};
+use super::client::{Client, Target};
+use super::screen::Tone;
 use super::serve::Signals;
 use super::sink::Sink;
 use super::{Context, FAILED, INTERRUPTED};
+use crate::app::trial::TrialDatabase;
+use crate::config::Config;
+use faults::Fleet;
 use forge_base::tasks;
 use ledger::Ledger;
+use load::Load;
 use report::{Progress, Report};
-use victim::{Home, Victim};
+use victim::{Home, Shared};
 
 const CLIENTS: u32 = 8;
-/// Bounds the disk space of a drill by the number of kills, whatever the speed of the machine.
-const DISPATCHES_A_KILL: u64 = 60;
-/// Clients pause while this many callbacks are outstanding.
-const MOST_OPEN: usize = 120;
-/// Bounds of the time from ready to kill, in milliseconds.
-const LIVES: (u64, u64) = (30, 600);
-/// One in this many kills hits the bridge while it starts.
-const EARLY: u32 = 5;
-/// Upper bound of the time from start to such a kill.
-const INFANCY_MS: u64 = 80;
 /// Time limit of a drill, plus `TIME_A_KILL` for each kill.
 const TIME: Duration = Duration::from_secs(180);
 const TIME_A_KILL: Duration = Duration::from_secs(10);
 /// Time limit for outstanding work after the last kill.
 const CATCH_UP: Duration = Duration::from_secs(120);
-/// Pause before a client tries again.
-const AGAIN: Duration = Duration::from_millis(10);
-
-/// Dispatched in rotation: model of the echo adapter, and recovery policy after a kill.
-const KINDS: [(&str, &str); 6] = [
-    ("ok", "fail"),
-    ("slow:250", "retry"),
-    ("stream:5", "resume"),
-    ("slow:250", "fail"),
-    ("stream:5", "retry"),
-    ("slow:60", "resume"),
-];
+/// Most bridges that share a database.
+const MOST_NODES: i64 = 16;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -68,12 +54,32 @@ pub(super) struct Arguments {
     /// Folder for the drill's temporary data; by default on the disk of the configured store
     #[arg(long, value_name = "FOLDER")]
     at: Option<PathBuf>,
+    /// Drill on a PostgreSQL server: a database for the drill is created beside this one, and dropped
+    ///
+    /// As in store.url; the password can be in PGPASSWORD or store.password_file.
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Number of bridges that share the database; each tenth kill, one is also stopped for two leases
+    #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "store", value_parser = clap::value_parser!(u32).range(1..=MOST_NODES))]
+    nodes: u32,
+    /// Number of crashes of the server
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 0,
+        requires = "store_command"
+    )]
+    store_kills: u32,
+    /// Shell command that stops the server as a crash does, and starts it, such as `pg_ctl -D DATA -m immediate restart`
+    #[arg(long, value_name = "COMMAND", requires_all = ["store", "store_kills"])]
+    store_command: Option<String>,
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let config = context.sources().load()?.config;
     let place = match &arguments.at {
         Some(folder) => folder.clone(),
-        None => existing(&context.sources().load()?.config.data_dir)?,
+        None => existing(&config.data_dir)?,
     };
     let folder = tempfile::Builder::new()
         .prefix("forge-bridge-drill-")
@@ -95,7 +101,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         let mut signals = Signals::listen()?;
         let limit = TIME + TIME_A_KILL * arguments.kills;
         tokio::select! {
-            report = drill(context, arguments.kills, folder) => report.map(Some),
+            report = drill(context, &config, arguments, folder) => report.map(Some),
             () = signals.next() => Ok(None),
             () = sleep(limit) => bail!("the drill did not end within {limit:?}"),
         }
@@ -125,17 +131,52 @@ fn existing(folder: &Path) -> anyhow::Result<PathBuf> {
     })
 }
 
-async fn drill(context: &Context, kills: u32, folder: TempDir) -> anyhow::Result<Report> {
+async fn drill(
+    context: &Context,
+    config: &Config,
+    arguments: &Arguments,
+    folder: TempDir,
+) -> anyhow::Result<Report> {
+    let database = match &arguments.store {
+        Some(url) => Some(TrialDatabase::create(config, url).await?),
+        None => None,
+    };
+    let report = drill_in(context, config, arguments, &folder, database.as_ref()).await;
+    let is_kept = report.as_ref().is_ok_and(|report| !report.passed());
+    if let Some(database) = database.as_ref().filter(|_| !is_kept) {
+        database.remove().await?;
+    }
+    let mut report = report?;
+    if is_kept {
+        report.kept = Some(folder.keep());
+        report.database = database.map(|database| database.name);
+    }
+    Ok(report)
+}
+
+async fn drill_in(
+    context: &Context,
+    config: &Config,
+    arguments: &Arguments,
+    folder: &TempDir,
+    database: Option<&TrialDatabase>,
+) -> anyhow::Result<Report> {
     let begun = Instant::now();
-    let home = Home::new(folder.path(), &context.environment)?;
-    let client = home.client()?;
+    let shared = Shared::new(folder.path(), config, database)?;
+    let homes: Vec<Home> = (1..=arguments.nodes)
+        .map(|number| Home::new(&shared, number, &context.environment))
+        .collect::<anyhow::Result<_>>()?;
+    let bridges: Vec<Client> = homes
+        .iter()
+        .map(Home::client)
+        .collect::<anyhow::Result<_>>()?;
     let (tracker, shutdown) = (TaskTracker::new(), CancellationToken::new());
     // Stops the background tasks on every return path.
     let _ending = shutdown.clone().drop_guard();
     let ledger = Arc::new(Ledger::default());
     let mut sink = Sink::start(0, &tracker, shutdown.clone()).await?;
     let load = Arc::new(Load {
-        client: client.clone(),
+        bridges,
         callback: sink.url(),
         ledger: Arc::clone(&ledger),
         next: AtomicU64::new(0),
@@ -148,6 +189,8 @@ async fn drill(context: &Context, kills: u32, folder: TempDir) -> anyhow::Result
             receiving.receive(&callback);
         }
     });
+    let progress = Progress::new(arguments.kills);
+    let mut fleet = Fleet::start(&homes, &load, &progress).await?;
     let clients = TaskTracker::new();
     for _ in 0..CLIENTS {
         let work = Arc::clone(&load).work();
@@ -156,115 +199,26 @@ async fn drill(context: &Context, kills: u32, folder: TempDir) -> anyhow::Result
     }
     clients.close();
 
-    let progress = Progress::new(kills);
-    let (mut victim, restarts) = load.kill(&home, kills, &progress).await?;
+    fleet.cause(arguments).await?;
     load.enough.cancel();
+    let kills = arguments.kills;
     progress.show(kills, &ledger, "catching up");
     clients.wait().await;
-    catch_up(&client, &ledger, &progress, kills).await?;
+    let client = &load.bridges[0];
+    catch_up(client, &ledger, &progress, kills).await?;
     progress.show(kills, &ledger, "verifying");
-    let findings = ledger.settle(&client, &home.journal()).await;
+    let findings = ledger.settle(client, &shared.journal()).await;
     progress.end();
-    victim.kill()?;
-    let mut report = Report {
-        kills,
+    let done = fleet.end()?;
+    Ok(Report {
+        nodes: arguments.nodes,
+        done,
         findings: findings?,
-        restarts,
         took: begun.elapsed(),
-        disk_bytes: bytes_in(&folder.path().join("data")),
+        disk_bytes: bytes_in(&homes[0].data()),
         kept: None,
-    };
-    if !report.passed() {
-        report.kept = Some(folder.keep());
-    }
-    Ok(report)
-}
-
-/// Load shared by the clients, and its limits.
-struct Load {
-    client: Client,
-    callback: String,
-    ledger: Arc<Ledger>,
-    next: AtomicU64,
-    killed: AtomicU32,
-    /// Once cancelled, clients start no new dispatch; started ones are sent until answered.
-    enough: CancellationToken,
-}
-
-impl Load {
-    async fn work(self: Arc<Self>) {
-        while !self.enough.is_cancelled() {
-            let allowed = DISPATCHES_A_KILL * u64::from(self.killed.load(Ordering::Relaxed) + 1);
-            let far = self.next.load(Ordering::Relaxed) >= allowed;
-            if far || self.ledger.open() >= MOST_OPEN {
-                sleep(AGAIN).await;
-                continue;
-            }
-            let number = self.next.fetch_add(1, Ordering::Relaxed);
-            self.dispatch(number).await;
-        }
-    }
-
-    /// Sends one dispatch until it is answered, as every caller should.
-    async fn dispatch(&self, number: u64) {
-        let (model, policy) = KINDS[number as usize % KINDS.len()];
-        let body = json!({
-            "taskId": format!("drill-{number}"), "agentId": "drill", "message": "still there?",
-            "model": model, "recovery": policy, "callbackUrl": self.callback,
-        });
-        let path = ["api", "v2", "dispatch"];
-        loop {
-            match self.client.post(Target::path(&path), &body).await {
-                Ok(answer) => return self.ledger.accept(text(&answer, "/dispatchId"), policy),
-                Err(Error::Unreachable { .. } | Error::Unreadable { .. }) => {}
-                Err(Error::Refused { status, .. }) if status.is_server_error() => {}
-                Err(
-                    error @ (Error::Refused { .. }
-                    | Error::Address { .. }
-                    | Error::Authority(_)
-                    | Error::Build(_)),
-                ) => {
-                    return self.ledger.breach(format!("drill-{number}: {error}"));
-                }
-            }
-            sleep(AGAIN).await;
-        }
-    }
-
-    /// Kills the bridge `kills` times and restarts it immediately. Returns the last one, ready, and the times from kill
-    /// to ready.
-    async fn kill(
-        &self,
-        home: &Home,
-        kills: u32,
-        progress: &Progress,
-    ) -> anyhow::Result<(Victim, Vec<Duration>)> {
-        let mut victim = home.start()?;
-        victim.ready(&self.client).await?;
-        let mut restarts = Vec::new();
-        let mut born: Option<Instant> = None;
-        for done in 1..=kills {
-            let early = done > 1 && rand::random_range(0..EARLY) == 0;
-            if early {
-                sleep(Duration::from_millis(rand::random_range(0..INFANCY_MS))).await;
-            } else {
-                victim.ready(&self.client).await?;
-                restarts.extend(born.map(|born| born.elapsed()));
-                let life = rand::random_range(LIVES.0..LIVES.1);
-                sleep(Duration::from_millis(life)).await;
-            }
-            victim.kill()?;
-            let now = Instant::now();
-            born = Some(now);
-            self.ledger.killed(now);
-            self.killed.fetch_add(1, Ordering::Relaxed);
-            progress.show(done, &self.ledger, "");
-            victim = home.start()?;
-        }
-        victim.ready(&self.client).await?;
-        restarts.extend(born.map(|born| born.elapsed()));
-        Ok((victim, restarts))
-    }
+        database: None,
+    })
 }
 
 /// Waits until no dispatch is queued or running and no callback is pending, up to `CATCH_UP`. Dispatches still open

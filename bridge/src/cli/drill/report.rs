@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::super::screen::{Screen, Tone};
+use super::faults::Done;
 use super::ledger::{Findings, Ledger};
 
 const BAR: usize = 24;
@@ -53,14 +54,15 @@ impl Progress {
 
 /// Result of a drill.
 pub(super) struct Report {
-    pub(super) kills: u32,
+    pub(super) nodes: u32,
+    pub(super) done: Done,
     pub(super) findings: Findings,
-    /// Times from a kill until the next bridge accepted requests.
-    pub(super) restarts: Vec<Duration>,
     pub(super) took: Duration,
     pub(super) disk_bytes: u64,
-    /// Folder with store, log and journal, kept after a failed drill.
+    /// Folder with store, logs and journal, kept after a failed drill.
     pub(super) kept: Option<PathBuf>,
+    /// Database of the drill, kept after a failed one.
+    pub(super) database: Option<String>,
 }
 
 impl Report {
@@ -77,7 +79,10 @@ impl Report {
         };
         json!({
             "passed": self.passed(),
-            "kills": self.kills,
+            "nodes": self.nodes,
+            "kills": self.done.kills,
+            "stops": self.done.stops,
+            "storeKills": self.done.store_kills,
             "accepted": found.accepted,
             "executed": found.executed,
             "executedAgain": found.executed_again,
@@ -87,11 +92,13 @@ impl Report {
             "lost": found.lost,
             "events": found.events,
             "broken": found.broken,
-            "readyAfterMs": spread(&self.restarts),
+            "readyAfterMs": spread(&self.done.restarts),
+            "takenOverAfterMs": spread(&found.take_overs),
             "firstRedeliveryAfterMs": spread(&found.waits),
             "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
             "diskBytes": self.disk_bytes,
             "folder": self.kept,
+            "database": self.database,
         })
     }
 
@@ -106,9 +113,23 @@ impl Report {
         };
         row(
             "killed",
-            grouped(self.kills as usize),
+            grouped(self.done.kills as usize),
             "times with kill -9, under load",
         )?;
+        if self.done.stops > 0 {
+            row(
+                "stopped",
+                grouped(self.done.stops as usize),
+                "times for longer than a lease",
+            )?;
+        }
+        if self.done.store_kills > 0 {
+            row(
+                "crashed",
+                grouped(self.done.store_kills as usize),
+                "times the server of the database",
+            )?;
+        }
         row("accepted", grouped(found.accepted), "answered 202")?;
         let again = format!(
             "attempts, {} of them repeated after a kill, as their policy asks",
@@ -142,10 +163,12 @@ impl Report {
             screen.paint(tone, format_args!("{:>9}", grouped(found.lost)))
         ))?;
         screen.line("")?;
-        for (name, times) in [
-            ("ready again", &self.restarts),
-            ("re-delivery", &found.waits),
-        ] {
+        // Where others go on, the next callback says nothing about the bridge that was killed.
+        let redelivery = match self.nodes {
+            1 => ("re-delivery", &found.waits),
+            _ => ("taken over", &found.take_overs),
+        };
+        for (name, times) in [("ready again", &self.done.restarts), redelivery] {
             if let Some((middle, longest)) = spread(times) {
                 let note = format!("after a kill (median); {} at most", short(longest));
                 row(name, short(middle), &note)?;
@@ -184,9 +207,12 @@ impl Report {
         }
         if let Some(folder) = &self.kept {
             screen.line(format_args!(
-                "Store, log and journal are kept in {}",
+                "Store, logs and journal are kept in {}",
                 folder.display()
             ))?;
+        }
+        if let Some(database) = &self.database {
+            screen.line(format_args!("The database {database} is kept"))?;
         }
         Ok(())
     }

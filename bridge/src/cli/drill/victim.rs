@@ -1,24 +1,38 @@
-//! The bridge that the drill kills: the same program in its own process and folder.
+//! A bridge that the drill kills: the same program in its own process and folder.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::sleep;
 
 use super::super::client::{Client, Target};
 use super::super::{Environment, demo};
+use crate::app::trial::TrialDatabase;
+use crate::config::Config;
 
 /// Time limit of a start; a longer one is reported as a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 /// Lines of the log shown when the bridge does not start.
 const LAST_LINES: usize = 12;
+
+/// Length of the lease of bridges that share a database.
+pub(super) const LEASE: Duration = Duration::from_secs(4);
+
+/// What all bridges of a drill have in common: key, journal of the adapter, token and database.
+pub(super) struct Shared {
+    folder: PathBuf,
+    token: String,
+    /// Names and values of the settings of the database.
+    store: Vec<(&'static str, String)>,
+}
 
 /// Folder, environment and address shared by consecutive victims.
 pub(super) struct Home {
@@ -34,9 +48,36 @@ pub(super) struct Victim {
     log: PathBuf,
 }
 
+impl Shared {
+    pub(super) fn new(
+        folder: &Path,
+        config: &Config,
+        database: Option<&TrialDatabase>,
+    ) -> anyhow::Result<Self> {
+        let mut store = Vec::new();
+        if let Some(database) = database {
+            store.push(("BRIDGE_STORE", database.url.clone()));
+            store.push(("BRIDGE_STORE_LEASE", format!("{}s", LEASE.as_secs())));
+            if let Some(file) = &config.store.password_file {
+                let file = std::path::absolute(file)?.display().to_string();
+                store.push(("BRIDGE_STORE_PASSWORD_FILE", file));
+            }
+        }
+        Ok(Self {
+            folder: folder.to_owned(),
+            token: format!("{:032x}", rand::random::<u128>()),
+            store,
+        })
+    }
+
+    pub(super) fn journal(&self) -> PathBuf {
+        self.folder.join("journal")
+    }
+}
+
 impl Home {
-    /// Uses none of the user's bridge settings except the plugin path.
-    pub(super) fn new(folder: &Path, own: &Environment) -> anyhow::Result<Self> {
+    /// Uses none of the user's bridge settings except the plugin path and the password of the database.
+    pub(super) fn new(shared: &Shared, number: u32, own: &Environment) -> anyhow::Result<Self> {
         let plugins = match own.get("BRIDGE_PLUGIN_PATH") {
             Some(path) => path.clone(),
             None => demo::beside_the_binary()?.display().to_string(),
@@ -45,22 +86,29 @@ impl Home {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
-        let token = format!("{:032x}", rand::random::<u128>());
-        let at = |name: &str| folder.join(name).display().to_string();
+        let folder = shared.folder.join(format!("bridge-{number}"));
+        DirBuilder::new()
+            .mode(0o700)
+            .create(&folder)
+            .context("cannot create the folder of a bridge")?;
+        let key = shared.folder.join("secret.key").display().to_string();
         let settings = [
             ("BRIDGE_LISTEN", format!("127.0.0.1:{port}")),
             ("BRIDGE_SIGNALS_LISTEN", "off".to_owned()),
-            ("BRIDGE_DATA_DIR", at("data")),
-            ("BRIDGE_SECRET_KEY_FILE", at("secret.key")),
+            ("BRIDGE_DATA_DIR", folder.join("data").display().to_string()),
+            ("BRIDGE_SECRET_KEY_FILE", key),
             ("BRIDGE_PLUGIN_PATH", plugins),
             ("BRIDGE_STRICT", "true".to_owned()),
             ("BRIDGE_ADAPTERS", "echo".to_owned()),
-            ("BRIDGE_ADAPTERS_ECHO_JOURNAL", at("journal")),
+            (
+                "BRIDGE_ADAPTERS_ECHO_JOURNAL",
+                shared.journal().display().to_string(),
+            ),
             ("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "16".to_owned()),
             ("BRIDGE_CALLBACK_ALLOW", "loopback".to_owned()),
             ("BRIDGE_DRAIN_ACCEPT", "0s".to_owned()),
             ("BRIDGE_LOG_LEVEL", "warn".to_owned()),
-            ("BRIDGE_TOKENS", token.clone()),
+            ("BRIDGE_TOKENS", shared.token.clone()),
         ];
         let ours = |name: &str| {
             (name.starts_with("BRIDGE_") && name != "BRIDGE_PLUGIN_TRUST")
@@ -71,12 +119,13 @@ impl Home {
             .filter(|(name, _)| !ours(name))
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect();
+        let settings = settings.into_iter().chain(shared.store.iter().cloned());
         environment.extend(settings.map(|(name, value)| (name.to_owned(), value)));
         Ok(Self {
-            folder: folder.to_owned(),
+            folder,
             environment,
             url: format!("http://127.0.0.1:{port}"),
-            token,
+            token: shared.token.clone(),
         })
     }
 
@@ -84,8 +133,8 @@ impl Home {
         Ok(Client::new(&self.url, Some(self.token.clone()))?)
     }
 
-    pub(super) fn journal(&self) -> PathBuf {
-        self.folder.join("journal")
+    pub(super) fn data(&self) -> PathBuf {
+        self.folder.join("data")
     }
 
     pub(super) fn start(&self) -> anyhow::Result<Victim> {
@@ -138,6 +187,15 @@ impl Victim {
     pub(super) fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
+    }
+
+    /// Stops the process until `thaw`.
+    pub(super) fn freeze(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::STOP)?)
+    }
+
+    pub(super) fn thaw(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::CONT)?)
     }
 
     fn last_words(&self) -> String {
