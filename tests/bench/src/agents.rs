@@ -42,11 +42,10 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
         for place in 0..targets.len() {
             let which = (round + place) % targets.len();
             let load = load::Plan {
-                url: targets[which].url.clone(),
                 concurrency: plan.concurrency,
                 duration: Duration::from_secs_f64(plan.seconds),
             };
-            samples[which].push(load::run(&load, &targets[which])?);
+            samples[which].push(load::run(&load, &[&targets[which]])?);
         }
         let cpu = |which: usize| samples[which][round].cpu_us;
         say(&format!(

@@ -1,7 +1,7 @@
 //! Floor: minimal cost of a dispatch on this machine. A server that reads a dispatch, answers 202 and posts a
 //! result of the usual size. No checks and no signature; its only event is the acceptance, sent to all
 //! readers. It stores nothing, or, with a folder, each dispatch and its result in SQLite: the minimum for any
-//! server that stores them there.
+//! server that stores them there; or, with a database, the rows of the bridge.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,6 +25,7 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::broadcast;
 
+use super::database::Database;
 use super::records::Records;
 
 #[derive(clap::Args)]
@@ -34,6 +35,50 @@ pub(crate) struct Plan {
     /// Folder in which dispatches are stored before they are answered, and results before they are sent.
     #[arg(long)]
     keep: Option<PathBuf>,
+    /// Empty PostgreSQL database in which they are stored instead.
+    #[arg(long, conflicts_with = "keep")]
+    store: Option<String>,
+}
+
+enum Stored {
+    Nowhere,
+    Sqlite(Records),
+    Postgres(Database),
+}
+
+impl Stored {
+    async fn open(plan: &Plan) -> anyhow::Result<Self> {
+        Ok(match (&plan.keep, &plan.store) {
+            (Some(folder), _) => Self::Sqlite(Records::open(folder)?),
+            (None, Some(url)) => Self::Postgres(Database::open(url).await?),
+            (None, None) => Self::Nowhere,
+        })
+    }
+
+    async fn accepted(&self, task: &str, body: &[u8]) {
+        let text = || String::from_utf8_lossy(body).into_owned();
+        match self {
+            Self::Nowhere => {}
+            Self::Sqlite(records) => records.accepted(task, text()).await,
+            Self::Postgres(database) => database.accepted(task, text()).await,
+        }
+    }
+
+    async fn finished(&self, task: &str, result: &str) {
+        match self {
+            Self::Nowhere => {}
+            Self::Sqlite(records) => records.finished(task, result.to_owned()).await,
+            Self::Postgres(database) => database.finished(task, result.to_owned()).await,
+        }
+    }
+
+    fn delivered(&self, task: &str) {
+        match self {
+            Self::Nowhere => {}
+            Self::Sqlite(records) => records.delivered(task),
+            Self::Postgres(database) => database.delivered(task),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -73,7 +118,7 @@ struct Server {
     client: Client<HttpConnector, Full<Bytes>>,
     runtime: Handle,
     events: broadcast::Sender<Bytes>,
-    records: Option<Records>,
+    stored: Stored,
 }
 
 pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
@@ -84,7 +129,7 @@ pub(crate) fn run(plan: &Plan) -> anyhow::Result<()> {
         client: client(),
         runtime: runtime.handle().clone(),
         events: broadcast::Sender::new(BEHIND),
-        records: plan.keep.as_deref().map(Records::open).transpose()?,
+        stored: runtime.block_on(Stored::open(plan))?,
     };
     let router = Router::new()
         .route("/api/v2/dispatch", post(dispatch))
@@ -123,10 +168,7 @@ async fn dispatch(State(server): State<Arc<Server>>, body: Bytes) -> Response {
         return StatusCode::UNPROCESSABLE_ENTITY.into_response();
     };
     let answer = format!(r#"{{"taskId":"{}","status":"accepted"}}"#, dispatch.task_id);
-    if let Some(records) = &server.records {
-        let text = String::from_utf8_lossy(&body).into_owned();
-        records.accepted(&dispatch.task_id, text).await;
-    }
+    server.stored.accepted(&dispatch.task_id, &body).await;
     if server.events.receiver_count() > 0 {
         let event = told(&dispatch);
         let model = dispatch.model.as_deref().unwrap_or_default();
@@ -175,9 +217,7 @@ async fn call_back(server: &Server, dispatch: &Dispatch, url: &str) {
         padding: &dispatch.message[..dispatch.message.len().min(400)],
     };
     let body = serde_json::to_string(&answer).expect("texts are always JSON");
-    if let Some(records) = &server.records {
-        records.finished(&dispatch.task_id, body.clone()).await;
-    }
+    server.stored.finished(&dispatch.task_id, &body).await;
     let request = Request::post(url)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)));
@@ -186,7 +226,5 @@ async fn call_back(server: &Server, dispatch: &Dispatch, url: &str) {
         // Read to the end, so that the connection can be reused.
         let _ = response.into_body().collect().await;
     }
-    if let Some(records) = &server.records {
-        records.delivered(&dispatch.task_id);
-    }
+    server.stored.delivered(&dispatch.task_id);
 }

@@ -23,7 +23,7 @@ use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
 
 use super::machine::{self, Host};
-use super::target::Target;
+use super::target::{Target, Used};
 
 /// Number of dispatches for warm-up, not counted.
 const WARM_UP: usize = 300;
@@ -35,7 +35,6 @@ const CONNECTIONS: usize = 64;
 static RUNS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Plan {
-    pub(crate) url: String,
     pub(crate) concurrency: usize,
     pub(crate) duration: Duration,
 }
@@ -63,7 +62,8 @@ pub(crate) struct Latency {
 
 /// State shared by the connections and the callback sink.
 struct Board {
-    authority: String,
+    /// Of each server; the connections take them in turn.
+    authorities: Vec<String>,
     callback: String,
     message: String,
     run: u64,
@@ -82,8 +82,8 @@ pub(crate) struct Answered {
     pub(crate) whole: Duration,
 }
 
-pub(crate) fn run(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
-    local(measure(plan, target))
+pub(crate) fn run(plan: &Plan, targets: &[&Target]) -> anyhow::Result<Measured> {
+    local(measure(plan, targets))
 }
 
 pub(crate) fn local<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
@@ -93,11 +93,17 @@ pub(crate) fn local<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow:
     LocalSet::new().block_on(&runtime, work)
 }
 
-async fn board(url: &str) -> anyhow::Result<Rc<Board>> {
+async fn board(targets: &[&Target]) -> anyhow::Result<Rc<Board>> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url: Uri = url.parse()?;
+    let authority = |target: &&Target| {
+        let url: Uri = target.url.parse()?;
+        anyhow::Ok(url.authority().context("no address")?.to_string())
+    };
     let board = Rc::new(Board {
-        authority: url.authority().context("no address")?.to_string(),
+        authorities: targets
+            .iter()
+            .map(authority)
+            .collect::<anyhow::Result<_>>()?,
         callback: format!("http://{}/callback", listener.local_addr()?),
         message: "lorem ipsum ".repeat(MESSAGE_BYTES / 12),
         // Makes task ids unique over all runs against one bridge.
@@ -111,18 +117,22 @@ async fn board(url: &str) -> anyhow::Result<Rc<Board>> {
     Ok(board)
 }
 
-pub(crate) async fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Measured> {
-    let board = board(&plan.url).await?;
-    let rss_before = target.used()?.rss_kib;
+pub(crate) async fn measure(plan: &Plan, targets: &[&Target]) -> anyhow::Result<Measured> {
+    let board = board(targets).await?;
+    let used = || -> anyhow::Result<Used> {
+        let mut each = targets.iter().map(|target| target.used());
+        each.try_fold(Used::default(), |sum, one| Ok(sum + one?))
+    };
+    let rss_before = used()?.rss_kib;
     let warm_up = at_once(WARM_UP, Instant::now() + PATIENCE);
     send(&board, plan.concurrency, warm_up).await?;
     board.times.borrow_mut().clear();
-    let (cpu, host, own) = (target.used()?.cpu, Host::now()?, machine::cpu("self")?.own);
+    let (cpu, host, own) = (used()?.cpu, Host::now()?, machine::cpu("self")?.own);
     let begun = Instant::now();
     let counted = at_once(usize::MAX, begun + plan.duration);
     send(&board, plan.concurrency, counted).await?;
     let took = begun.elapsed().as_secs_f64();
-    let used = target.used()?;
+    let used = used()?;
     let (host, own) = (Host::now()?.since(&host), machine::cpu("self")?.own - own);
     let cpu = (used.cpu - cpu).as_secs_f64();
     let times = board.times.borrow();
@@ -147,7 +157,7 @@ pub(crate) struct Paced {
 
 pub(crate) fn paced(target: &Target, rate: f64, duration: Duration) -> anyhow::Result<Paced> {
     local(async {
-        let board = board(&target.url).await?;
+        let board = board(&[target]).await?;
         let begun = Instant::now();
         let sent = Cell::new(0_u32);
         let next = move || {
@@ -174,7 +184,7 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
 /// Waits for the first callback of a target that was just started.
 pub(crate) fn first(target: &Target) -> anyhow::Result<()> {
     local(async {
-        let board = board(&target.url).await?;
+        let board = board(&[target]).await?;
         send(&board, 1, at_once(1, Instant::now() + PATIENCE)).await
     })
 }
@@ -200,15 +210,16 @@ async fn send(
 ) -> anyhow::Result<()> {
     let next = Rc::new(next);
     let mut workers = Vec::new();
-    for _ in 0..connections {
+    for number in 0..connections {
         let (board, next) = (Rc::clone(board), Rc::clone(&next));
         workers.push(spawn_local(async move {
-            let mut connection = connect(&board.authority).await?;
+            let authority = &board.authorities[number % board.authorities.len()];
+            let mut connection = connect(authority).await?;
             while let Some(at) = next() {
                 if at > Instant::now() {
                     tokio::time::sleep_until(at.into()).await;
                 }
-                one(&board, &mut connection).await?;
+                one(&board, authority, &mut connection).await?;
             }
             anyhow::Ok(())
         }));
@@ -227,7 +238,11 @@ pub(crate) async fn connect(authority: &str) -> anyhow::Result<SendRequest<Full<
     Ok(sender)
 }
 
-async fn one(board: &Board, connection: &mut SendRequest<Full<Bytes>>) -> anyhow::Result<()> {
+async fn one(
+    board: &Board,
+    authority: &str,
+    connection: &mut SendRequest<Full<Bytes>>,
+) -> anyhow::Result<()> {
     let number = board.next.get();
     board.next.set(number + 1);
     let id = format!("bench-{}-{number}", board.run);
@@ -236,7 +251,7 @@ async fn one(board: &Board, connection: &mut SendRequest<Full<Bytes>>) -> anyhow
         board.message, board.callback,
     );
     let request = Request::post("/api/v2/dispatch")
-        .header(header::HOST, &board.authority)
+        .header(header::HOST, authority)
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))?;
     let (called, back) = oneshot::channel();

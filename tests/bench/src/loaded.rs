@@ -184,11 +184,10 @@ fn measure(plan: &Plan, target: &Target) -> anyhow::Result<Figures> {
     for _ in 0..plan.rounds {
         figures.load.push(load::run(
             &load::Plan {
-                url: target.url.clone(),
                 concurrency: CALLERS,
                 duration,
             },
-            target,
+            &[target],
         )?);
         figures.paced.push(paced(target, plan.rate, duration)?);
     }

@@ -3,9 +3,11 @@
 //! CPU time per dispatch.
 
 mod agents;
+mod database;
 mod external;
 mod fairness;
 mod flat_out;
+mod fleet;
 mod floor;
 mod load;
 mod loaded;

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use super::report::Sample;
 use super::target::{Kind, Target};
 use super::{
-    agents, external, fairness, floor, load, loaded, machine, report, runs, signals, soak,
+    agents, external, fairness, fleet, floor, load, loaded, machine, report, runs, signals, soak,
 };
 
 #[derive(Parser)]
@@ -28,6 +28,12 @@ struct Arguments {
     /// Path of the bridge; default: beside this program.
     #[arg(long)]
     bridge: Option<PathBuf>,
+    /// Measure bridges on this PostgreSQL server: databases are created beside this one, and dropped.
+    #[arg(long)]
+    store: Option<String>,
+    /// Number of bridges that share such a database and its load; repeatable.
+    #[arg(long, default_values_t = [1], requires = "store")]
+    nodes: Vec<usize>,
     /// Folder for the stores, on the disk to measure.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
@@ -92,6 +98,16 @@ pub(crate) fn run() -> anyhow::Result<()> {
     if let Some(Command::Soak(plan)) = &arguments.command {
         return soak::run(plan, &here, &bridge, &arguments.folder);
     }
+    if let Some(server) = &arguments.store {
+        let plan = fleet::Plan {
+            server,
+            nodes: &arguments.nodes,
+            rounds: arguments.rounds,
+            duration: Duration::from_secs_f64(arguments.seconds),
+            concurrencies: &arguments.concurrencies,
+        };
+        return fleet::run(&plan, &here, &bridge, &arguments.folder);
+    }
     let mut samples = Vec::new();
     for round in 0..arguments.rounds {
         // Reverse the order in every second round, so that no kind always follows the same one.
@@ -103,14 +119,13 @@ pub(crate) fn run() -> anyhow::Result<()> {
             for kind in order {
                 let target = Target::start(kind, &here, &bridge, &arguments.folder)?;
                 let plan = load::Plan {
-                    url: target.url.clone(),
                     concurrency,
                     duration: Duration::from_secs_f64(arguments.seconds),
                 };
                 let sample = Sample {
                     kind,
                     concurrency,
-                    measured: load::run(&plan, &target)?,
+                    measured: load::run(&plan, &[&target])?,
                 };
                 println!("{sample}");
                 samples.push(sample);

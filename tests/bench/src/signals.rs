@@ -108,19 +108,18 @@ impl Plan {
         let variables = settings.variables()?;
         let target = Target::start_with(Kind::Bridge, here, bridge, folder, &variables)?;
         let dispatches = |concurrency| load::Plan {
-            url: target.url.clone(),
             concurrency,
             duration,
         };
         let (per_second, latency, cpu_us) = match measurement {
             Measurement::Dispatches(count) => {
-                let measured = load::run(&dispatches(count), &target)?;
+                let measured = load::run(&dispatches(count), &[&target])?;
                 (measured.per_second, measured.ack, measured.cpu_us)
             }
             Measurement::Beside => {
                 let measured = load::local(async {
                     let sending = spawn_local(send_at(settings.agent, self.rate));
-                    let measured = load::measure(&dispatches(1), &target).await?;
+                    let measured = load::measure(&dispatches(1), &[&target]).await?;
                     ensure!(!sending.is_finished(), "no signal is sent any more");
                     sending.abort();
                     Ok(measured)

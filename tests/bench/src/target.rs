@@ -1,6 +1,7 @@
 //! Server under test: runs in its own folder on a free port, and is killed on drop.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::ops::Add;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,6 +20,8 @@ pub(crate) enum Kind {
     Floor,
     /// Floor that stores dispatches and results in SQLite.
     Sqlite,
+    /// Floor that stores the bridge's rows in PostgreSQL.
+    Postgres,
     Bridge,
     /// External service.
     Service,
@@ -31,6 +34,7 @@ impl fmt::Display for Kind {
         f.pad(match self {
             Kind::Floor => "floor",
             Kind::Sqlite => "sqlite",
+            Kind::Postgres => "postgres",
             Kind::Bridge => "bridge",
             Kind::Service => "service",
             Kind::PassThrough(_) => "pass-through",
@@ -47,10 +51,21 @@ pub(crate) struct Target {
 }
 
 /// Resources used by a process so far.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Used {
     pub(crate) cpu: Duration,
     pub(crate) rss_kib: u64,
+}
+
+impl Add for Used {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu + other.cpu,
+            rss_kib: self.rss_kib + other.rss_kib,
+        }
+    }
 }
 
 impl Target {
@@ -77,11 +92,15 @@ impl Target {
         // A free port; no other process here allocates ports meanwhile.
         let listen = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?;
         let mut command = match kind {
-            Kind::Floor | Kind::Sqlite => {
+            Kind::Floor | Kind::Sqlite | Kind::Postgres => {
                 let mut command = Command::new(here);
                 command.args(["floor", "--listen", &listen.to_string()]);
                 if kind == Kind::Sqlite {
                     command.arg("--keep").arg(folder.path());
+                }
+                if kind == Kind::Postgres {
+                    let url = settings.iter().find(|(name, _)| *name == "BRIDGE_STORE");
+                    command.args(url.map(|(_, url)| format!("--store={url}")));
                 }
                 command
             }
