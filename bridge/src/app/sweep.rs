@@ -10,15 +10,15 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Retention;
 use forge_base::failpoint;
 use forge_base::reloadable::Reloadable;
-use forge_store::Result;
 use forge_store::roles::Maintenance;
+use forge_store::{Result, Store};
 
 /// Lower bound of `retention.every`.
 const SHORTEST_ROUND: Duration = Duration::from_millis(10);
 
-/// Removes expired records until the shutdown.
+/// Removes expired records until the shutdown, on the node that is responsible for it.
 pub(super) async fn sweep(
-    store: Arc<dyn Maintenance>,
+    store: Arc<dyn Store>,
     retention: Reloadable<Retention>,
     ending: CancellationToken,
 ) {
@@ -29,10 +29,11 @@ pub(super) async fn sweep(
             step,
             ..
         } = *retention.get();
-        loop {
+        while store.node().is_first() {
             failpoint::point("sweep.before");
             let begun = Instant::now();
-            let more = sweep_step(&*store, signals, step).await;
+            let now = store.node().clock().now();
+            let more = sweep_step(&*store, now, signals, step).await;
             failpoint::point("sweep.after");
             match more {
                 // At most half of the time, so that writers are not delayed.
@@ -52,8 +53,12 @@ pub(super) async fn sweep(
 }
 
 /// Removes a few records and signals; true if there are more to remove.
-async fn sweep_step(store: &dyn Maintenance, signals: Duration, step: usize) -> Result<bool> {
-    let now = Timestamp::now();
+async fn sweep_step(
+    store: &dyn Maintenance,
+    now: Timestamp,
+    signals: Duration,
+    step: usize,
+) -> Result<bool> {
     let oldest = now.saturating_sub(signals).unwrap_or(Timestamp::MIN);
     let records = store.sweep(now, step).await?;
     let signals = store.sweep_signals(oldest, step).await?;
@@ -91,7 +96,7 @@ mod tests {
             };
             store.record_signal(sent).await.unwrap();
         }
-        assert!(!sweep_step(&store, age, 10).await.unwrap());
+        assert!(!sweep_step(&store, Timestamp::now(), age, 10).await.unwrap());
         assert!(store.signal_session("old", 1).await.unwrap().is_none());
         let (_, records) = store.signal_session("young", 1).await.unwrap().unwrap();
         assert_eq!(records.len(), 1);

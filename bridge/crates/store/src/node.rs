@@ -94,6 +94,15 @@ impl Node {
         }
     }
 
+    /// True if this node does what one node has to do for all: the one whose lease began first. For a moment there can be
+    /// two, or none.
+    pub fn is_first(&self) -> bool {
+        let Tenure::Held { epoch } = *self.tenure.borrow() else {
+            return false;
+        };
+        self.others.borrow().iter().all(|node| epoch < node.epoch)
+    }
+
     /// The record of this node, if it is the only one.
     pub fn record(&self) -> NodeRecord {
         let epoch = match *self.tenure.borrow() {
@@ -107,5 +116,27 @@ impl Node {
             lease_until: None,
             is_live: true,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_node_is_the_one_that_has_its_lease_for_the_longest_time() {
+        let node = Node::new("n".to_owned(), Some(Duration::from_secs(30)), 5);
+        assert!(node.is_first());
+        for (other, is_first) in [(6, true), (4, false)] {
+            let other = NodeRecord {
+                epoch: other,
+                ..node.record()
+            };
+            node.others.send_replace(Arc::from([other]));
+            assert_eq!(node.is_first(), is_first);
+        }
+        node.others.send_replace(Arc::from([]));
+        node.tenure.send_replace(Tenure::Lost);
+        assert!(!node.is_first());
     }
 }
