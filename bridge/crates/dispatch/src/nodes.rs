@@ -37,7 +37,16 @@ pub struct Offer {
     /// Address that the bridge listens on.
     pub address: String,
     pub version: String,
+    /// Ids of its keys; empty until it has published anything.
+    pub keys: Vec<String>,
     pub adapters: Vec<OfferedAdapter>,
+}
+
+impl Offer {
+    /// Description that a node has published; empty if a newer node has written it in a form that is not known here.
+    pub fn of(node: &NodeRecord) -> Self {
+        serde_json::from_str(node.offer.get()).unwrap_or_default()
+    }
 }
 
 /// Adapter of a node, as of its last look.
@@ -98,10 +107,7 @@ impl Offers {
     }
 
     fn set(&self, nodes: &[NodeRecord]) {
-        // What a newer node publishes can be unreadable here: then it offers nothing to this one.
-        let offers = nodes
-            .iter()
-            .map(|node| serde_json::from_str(node.offer.get()).unwrap_or_default());
+        let offers = nodes.iter().map(Offer::of);
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = offers.collect();
     }
@@ -169,6 +175,7 @@ impl Inner {
     /// Publishes what this node offers, if it has changed.
     fn publish(&self, itself: &Offer) {
         let offer = Offer {
+            keys: self.vault.keys().iter().map(ToString::to_string).collect(),
             adapters: self.offered(),
             ..itself.clone()
         };

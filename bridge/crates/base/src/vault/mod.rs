@@ -1,8 +1,10 @@
-//! Encryption keys of the bridge: the first one encrypts secrets for the store, the others decrypt older ones.
+//! Encryption keys of the bridge: the first one that all bridges of the store have encrypts secrets for it, the others
+//! decrypt older ones.
 //! Independent of the values and of their location.
 
 pub mod file;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -47,6 +49,14 @@ impl fmt::Display for KeyId {
     }
 }
 
+impl KeyId {
+    /// Reads what `Display` writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes = digest::from_hex(text)?;
+        bytes.try_into().ok().map(Self)
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{origin} is not a key: it must be 32 bytes as 64 hex digits or as base64")]
@@ -87,9 +97,11 @@ fn list(ids: &[KeyId]) -> String {
 #[derive(Clone)]
 pub struct Vault {
     ring: Reloadable<Ring>,
+    /// Keys of each other bridge that opens what is encrypted here.
+    others: Reloadable<Vec<BTreeSet<KeyId>>>,
 }
 
-/// The first key encrypts, all of them decrypt.
+/// All of them decrypt.
 struct Ring(Vec<Key>);
 
 struct Key {
@@ -108,7 +120,7 @@ impl Vault {
         Self::from_keys(std::slice::from_ref(key))
     }
 
-    /// The first key encrypts, the others decrypt older values.
+    /// The first key that all bridges have encrypts, the others decrypt older values.
     pub fn from_keys(keys: &[SecretSlice<u8>]) -> Result<Self, Error> {
         if keys.is_empty() {
             let origin = "an empty list of keys".to_owned();
@@ -117,6 +129,7 @@ impl Vault {
         let ring = keys.iter().map(Key::derive).collect::<Result<_, _>>()?;
         Ok(Self {
             ring: Ring(ring).into(),
+            others: Reloadable::default(),
         })
     }
 
@@ -137,20 +150,35 @@ impl Vault {
         self.ring.replace(other.ring.get());
     }
 
-    /// Id of the key that encrypts.
-    pub fn sealing(&self) -> KeyId {
-        self.ring.get().0[0].id
+    /// Encrypts from now on with the first key that each of these bridges has, too. True if that is another one than
+    /// before.
+    pub fn share(&self, others: Vec<BTreeSet<KeyId>>) -> bool {
+        let before = self.sealing();
+        self.others.replace(others);
+        self.sealing() != before
     }
 
-    /// Ids of all keys, the one that encrypts first.
+    /// Id of the key that encrypts.
+    pub fn sealing(&self) -> KeyId {
+        self.shared(&self.ring.get().0).id
+    }
+
+    fn shared<'a>(&self, keys: &'a [Key]) -> &'a Key {
+        let others = self.others.get();
+        let is_everywhere = |key: &&Key| others.iter().all(|known| known.contains(&key.id));
+        // A bridge without a key of the store does not start.
+        keys.iter().find(is_everywhere).unwrap_or(&keys[0])
+    }
+
+    /// Ids of all keys, the newest one first.
     pub fn keys(&self) -> Vec<KeyId> {
         self.ring.get().0.iter().map(|key| key.id).collect()
     }
 
-    /// Encrypts with the first key; `unseal` needs the same context.
+    /// Encrypts with the key of `sealing`; `unseal` needs the same context.
     pub fn seal(&self, context: &str, plain: &[u8]) -> Vec<u8> {
         let ring = self.ring.get();
-        let key = &ring.0[0];
+        let key = self.shared(&ring.0);
         let nonce = Nonce::<XChaCha20Poly1305>::generate();
         let payload = Payload {
             msg: plain,
@@ -284,6 +312,23 @@ mod tests {
             let opened = Vault::open(&source).is_ok_and(|v| v.unseal("c", &sealed).is_ok());
             assert_eq!(opened, good, "{text:?}");
         }
+    }
+
+    #[test]
+    fn a_new_key_encrypts_once_all_bridges_have_it() {
+        let [old, new] = [vault(1).sealing(), vault(2).sealing()];
+        assert_eq!(KeyId::parse(&old.to_string()), Some(old));
+        assert_eq!(KeyId::parse("0102"), None);
+        let here = vault(1);
+        assert!(!here.share(vec![BTreeSet::from([old]), BTreeSet::from([old])]));
+        let keys = [2, 1].map(|byte| SecretSlice::from(vec![byte; 32]));
+        here.adopt(&Vault::from_keys(&keys).unwrap());
+        assert_eq!(here.keys(), [new, old]);
+        let key = |vault: &Vault| Vault::key_of(&vault.clone().seal("c", b"x"));
+        assert_eq!((here.sealing(), key(&here)), (old, Some(old)));
+        assert!(!here.share(vec![BTreeSet::from([new, old]), BTreeSet::from([old])]));
+        assert!(here.share(vec![BTreeSet::from([new, old]), BTreeSet::from([new])]));
+        assert_eq!((here.sealing(), key(&here)), (new, Some(new)));
     }
 
     #[test]
