@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use super::store::{Location, target};
 use crate::config::Config;
@@ -38,7 +38,12 @@ pub async fn copy(
     let name = target.name();
     let (store, folder) = (config.store.clone(), config.data_dir.clone());
     let source = tokio::task::spawn_blocking(move || CopiedStore::open(&store, &folder));
-    Ok((name, copy::copy(source.await??, target, report).await?))
+    let paused = forge_plugin_host::paused(&config.data_dir.join("state"));
+    let paused = paused.context("the pauses of adapters cannot be read")?;
+    Ok((
+        name,
+        copy::copy(source.await??, target, paused, report).await?,
+    ))
 }
 
 /// Lets the SQLite store of `data_dir` start again after a copy. False if it was not copied.

@@ -44,9 +44,18 @@ async fn a_bridge_on_sqlite_continues_in_a_database() {
     bridge.api.finished(&pending).await;
     let done = bridge.api.dispatch(quiet("done", "ok")).await;
     let before = bridge.api.finished(&done).await;
+    bridge
+        .api
+        .post("/api/v2/adapters/echo/pause", &json!({}))
+        .await;
+    let folder = json!({ "workspace": { "dir": home.dir.path().join("work") } });
+    let bound = bridge
+        .api
+        .dispatch(with(quiet("bound", "ok"), &folder))
+        .await;
     bridge.kill();
 
-    let (_, url) = database();
+    let (name, url) = database();
     let copy = ["store", "copy", "--to", &url, "--json"];
     let points = POINTS.iter().filter(|point| point.starts_with("transfer."));
     for point in points.copied().chain(["transfer.chunk:3"]) {
@@ -83,6 +92,19 @@ async fn a_bridge_on_sqlite_continues_in_a_database() {
     let bridge = home.start();
     bridge.api.delivery_is(&pending, "delivered").await;
     assert_eq!(bridge.api.finished(&done).await, before);
+    // It waits for this bridge, whose adapter is paused still.
+    let (_, listed) = bridge.api.get("/api/v2/nodes").await;
+    let homes = cluster().run(
+        &name,
+        "SELECT convert_from(home, 'UTF8') FROM dispatch WHERE is_bound",
+    );
+    assert_eq!(listed["node"], homes, "{listed}");
+    assert_eq!(bridge.api.record(&bound).await["status"], "queued");
+    bridge
+        .api
+        .post("/api/v2/adapters/echo/resume", &json!({}))
+        .await;
+    bridge.api.finished(&bound).await;
     let id = bridge.api.dispatch(quiet("after", "ok")).await;
     bridge.api.finished(&id).await;
     bridge.kill();

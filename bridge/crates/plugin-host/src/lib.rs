@@ -27,6 +27,7 @@ pub use registry::config::{Allowed, Config, DEFAULT_ADAPTER};
 pub use registry::error::Error;
 pub use registry::generation::Permit;
 pub use registry::inspect::{Inspection, inspect};
+pub use registry::pause::paused;
 pub use registry::reload::ReloadError;
 pub use registry::settings::AdapterTable;
 pub use registry::steering::{Steered, Steering};

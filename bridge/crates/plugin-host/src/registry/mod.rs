@@ -9,7 +9,7 @@ pub(crate) mod config;
 pub(crate) mod error;
 pub(crate) mod generation;
 pub(crate) mod inspect;
-mod pause;
+pub(crate) mod pause;
 pub(crate) mod reload;
 mod resolve;
 pub(crate) mod settings;
@@ -141,7 +141,7 @@ impl Registry {
                 env: setup.env.clone(),
                 table,
                 images: Arc::new(LoadedImages::default()),
-                mark: Mark::of(&named.id, &state.join("paused")),
+                mark: Mark::of(&named.id, &state.join(pause::FOLDER)),
                 built_in: built_in.map(|adapter| (adapter, Handle::current())),
                 named,
             };

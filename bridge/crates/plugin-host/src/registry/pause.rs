@@ -1,7 +1,7 @@
 //! Pause markers: one empty file for each paused adapter, so that a pause survives a restart. The file's modification
 //! time is the start of the pause.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, DirEntry, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -9,11 +9,24 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 
+/// Folder of the markers below that of the state.
+pub(crate) const FOLDER: &str = "paused";
+
 /// The pause marker of one adapter.
 #[derive(Clone)]
 pub(crate) struct Mark {
     folder: PathBuf,
     file: PathBuf,
+}
+
+/// Adapters that are paused in a state folder.
+pub fn paused(state_dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(state_dir.join(FOLDER)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let name = |entry: io::Result<DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
+    entries.map(name).collect()
 }
 
 impl Mark {
@@ -89,9 +102,10 @@ mod tests {
     #[test]
     fn a_pause_is_kept_until_it_is_taken_back() {
         let home = tempfile::tempdir().unwrap();
-        let folder = home.path().join("state/paused");
+        let folder = home.path().join(FOLDER);
         let (mark, other) = (Mark::of("echo", &folder), Mark::of("other", &folder));
         assert_eq!(mark.since(), None);
+        assert!(paused(home.path()).unwrap().is_empty());
         mark.remove().unwrap();
         let since = mark.set().unwrap();
         assert_eq!(mark.set().unwrap(), since, "a second time changes nothing");
@@ -99,6 +113,7 @@ mod tests {
             (Mark::of("echo", &folder).since(), other.since()),
             (Some(since), None)
         );
+        assert_eq!(paused(home.path()).unwrap(), ["echo"]);
         mark.remove().unwrap();
         assert_eq!(mark.since(), None);
     }

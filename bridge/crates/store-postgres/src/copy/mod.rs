@@ -60,19 +60,21 @@ pub struct Copied {
     pub tally: Tally,
 }
 
-/// Copies a store into a database, and calls `report` with the table and the rows of it that are there, after each
-/// chunk. Nothing is copied, and the list is empty, if the copy was complete before.
+/// Copies a store into a database, with the adapters that are paused, and calls `report` with the table and the rows of it
+/// that are there, after each chunk. Nothing is copied, and the list is empty, if the copy was complete before.
 pub async fn copy(
     source: impl Source,
     target: Target,
+    paused: Vec<String>,
     report: impl FnMut(&'static str, u64),
 ) -> Result<Vec<Copied>, CopyError> {
-    copy_in_chunks(source, target, CHUNK_ROWS, report).await
+    copy_in_chunks(source, target, paused, CHUNK_ROWS, report).await
 }
 
 pub(crate) async fn copy_in_chunks(
     source: impl Source,
     target: Target,
+    paused: Vec<String>,
     chunk_rows: usize,
     mut report: impl FnMut(&'static str, u64),
 ) -> Result<Vec<Copied>, CopyError> {
@@ -112,7 +114,7 @@ pub(crate) async fn copy_in_chunks(
     failpoint::point("transfer.compared");
     source.complete().map_err(CopyError::Source)?;
     failpoint::point("transfer.complete");
-    filling.complete(&head).await?;
+    filling.complete(&head, &paused).await?;
     Ok(copied)
 }
 

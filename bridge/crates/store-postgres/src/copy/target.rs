@@ -9,7 +9,7 @@ use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
 use crate::open::{self, Holds};
 use crate::open_error::OpenError;
-use crate::rows::statement::{Columns, Statement, params};
+use crate::rows::statement::{Columns, Statement, array, params};
 use crate::steps::{self, STEPS};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -31,6 +31,12 @@ pub(crate) struct Filling {
     place: usize,
     rows: u64,
 }
+
+/// Dispatches that wait with a folder belong to the node that starts first, which must be the one that has it.
+const BIND: &str =
+    "UPDATE dispatch d SET is_bound = true, home = '' FROM body b WHERE b.id = d.id AND d.phase < 5
+   AND CASE WHEN position('\"workspace\"'::bytea IN b.request) > 0
+     THEN convert_from(b.request, 'UTF8')::json #>> '{workspace,dir}' IS NOT NULL END";
 
 impl Filling {
     /// Creates the tables in an empty database, or continues.
@@ -161,8 +167,12 @@ impl Filling {
         }
     }
 
-    /// Makes the database a store, with the names and positions of the source.
-    pub(super) async fn complete(&mut self, head: &Head) -> Result<(), CopyError> {
+    /// Makes the database a store, with the names and positions of the source and its pauses.
+    pub(super) async fn complete(
+        &mut self,
+        head: &Head,
+        paused: &[String],
+    ) -> Result<(), CopyError> {
         let statement = |sql, params| Statement::new(sql, params);
         let statements = [
             statement(BEGIN, Vec::new()),
@@ -183,6 +193,15 @@ impl Filling {
                    setval(pg_get_serial_sequence('signal_intervention', 'seq'),
                      (SELECT coalesce(max(seq), 1) FROM signal_intervention))",
                 params![head.epoch, head.issued, head.last_signal],
+            ),
+            statement(
+                "INSERT INTO paused (provider) SELECT * FROM unnest($1)",
+                vec![array(paused)],
+            ),
+            statement(BIND, Vec::new()),
+            statement(
+                "INSERT INTO meta (name, value) VALUES ('unplaced', 1)",
+                Vec::new(),
             ),
             statement("DROP TABLE copy_progress", Vec::new()),
             statement("COMMIT", Vec::new()),

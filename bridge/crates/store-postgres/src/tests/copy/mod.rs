@@ -39,7 +39,7 @@ fn copied(folder: &TempDir) -> CopiedStore {
 }
 
 async fn copy(folder: &TempDir, target: Target) -> Result<Vec<Copied>, CopyError> {
-    copy_in_chunks(copied(folder), target, 3, |_, _| {}).await
+    copy_in_chunks(copied(folder), target, Vec::new(), 3, |_, _| {}).await
 }
 
 /// An empty database, and the address of it.
@@ -90,7 +90,7 @@ async fn a_copy_that_is_ended_twice_ends_equal() {
     loop {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let (mut stop, mut left) = (Some(stop), ends.next());
-        let copying = copy_in_chunks(copied(&folder), target.clone(), 3, |_, _| {
+        let copying = copy_in_chunks(copied(&folder), target.clone(), Vec::new(), 3, |_, _| {
             reports += 1;
             left = left.map(|left: u32| left.saturating_sub(1));
             if left == Some(0) {
@@ -202,11 +202,17 @@ async fn what_does_not_belong_together_is_refused() {
         let sql = "UPDATE body SET agent_id = 'other'";
         other.unwrap().block_on(run(&database.name, sql));
     };
-    let changed = copy_in_chunks(copied(&folder), target.clone(), 3, |table, _| {
-        if table == "event" {
-            std::thread::scope(|scope| scope.spawn(change).join().unwrap());
-        }
-    });
+    let changed = copy_in_chunks(
+        copied(&folder),
+        target.clone(),
+        Vec::new(),
+        3,
+        |table, _| {
+            if table == "event" {
+                std::thread::scope(|scope| scope.spawn(change).join().unwrap());
+            }
+        },
+    );
     let differs = changed.await.err().unwrap().to_string();
     assert!(differs.contains("the table body of"), "{differs}");
     let opened = Postgres::open(&Config::default(), target, "node").await;
@@ -245,7 +251,7 @@ async fn many_dispatches_are_copied() {
     store.close().await;
     let (_database, target) = empty().await;
     let begun = Instant::now();
-    let done = crate::copy::copy(copied(&folder), target, |_, _| {})
+    let done = crate::copy::copy(copied(&folder), target, Vec::new(), |_, _| {})
         .await
         .unwrap();
     let rows: u64 = done.iter().map(|one| one.tally.rows).sum();
