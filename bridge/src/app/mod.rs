@@ -152,6 +152,7 @@ impl Bridge {
         let Opened { store, owner, node } = store::open(&config).await?;
         reseal::refuse_new_key(&*store, &config).await?;
         let vault = open_vault(&config).await?;
+        nodes::share_keys(&*store, &vault).await?;
         reseal::fit(&*store, &vault).await?;
         let children = Children::new(&config.process, &owner)?;
         let users = Users::find(&config, &children)?;

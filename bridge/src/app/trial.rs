@@ -1,4 +1,4 @@
-//! A database for a trial, which nobody else uses.
+//! A database of its own for a trial.
 
 use crate::config::Config;
 use forge_store_postgres::Target;

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 
 use forge_store::record::{SignalSource, SignalTotals};
 
-use crate::evaluate::{Subject, Teams};
+use crate::evaluate::{Stored, Subject, Teams};
 use crate::{Evaluator, Record, Rules, Verdict};
 
 /// Rules over the signals that it is given, and no others.
@@ -38,7 +38,7 @@ impl Offline {
         // Nothing was stored before.
         for key in self.evaluator.missing(&subject) {
             self.evaluator.begin(&key, 0);
-            self.evaluator.complete(&key, 0, &[]);
+            self.evaluator.complete(&key, 0, &Stored::default());
         }
         let verdict = self.evaluator.judge(&subject, at);
         totals.add(&stored);

@@ -41,6 +41,9 @@ const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, rea
    RETURNING epoch";
 /// Runs of a store that was copied belong to the bridge that starts first, which must be the one with their folders.
 const RUNS: &str = "UPDATE run SET node = $1 WHERE node = '' AND ended_at IS NULL";
+/// As with runs, dispatches that wait with a folder.
+const UNPLACED: &str = "WITH unplaced AS (DELETE FROM meta WHERE name = 'unplaced' RETURNING value)
+   UPDATE dispatch SET home = $1 WHERE EXISTS (SELECT FROM unplaced) AND home = '' AND phase < 5";
 pub(crate) const BOUNDS: &str = "SELECT
    coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
    coalesce((SELECT value FROM meta WHERE name = 'removed'), 0)";
@@ -72,6 +75,11 @@ impl Postgres {
             jumped.map_err(|error| OpeningError::from(error).of(&database))?;
         }
         steps::take(&target, &mut link, STEPS, node).await?;
+        let keeping = lineage::connect(&target, &store_id).await;
+        let keeping = keeping.map_err(|reason| OpenError::Connect {
+            database: database.clone(),
+            reason,
+        })?;
         let begun = Instant::now();
         let instance = Uuid::now_v7();
         let booted = boot(&mut link, node, instance, config.lease).await;
@@ -83,7 +91,7 @@ impl Postgres {
         };
         let node = Node::new(node.to_owned(), Some(config.lease), epoch);
         let published = Arc::new(Published::new(identity, node, epoch, totals));
-        let engine = Engine::start(config, target, link, begun, Arc::clone(&published));
+        let engine = Engine::start(config, target, [link, keeping], begun, &published);
         Ok(Self {
             engine: Arc::new(engine),
             published,
@@ -279,10 +287,11 @@ async fn boot(
     let bounds = Statement::new(BOUNDS, Vec::new());
     let [counts, queues] = totals::statements();
     let runs = Statement::new(RUNS, params![node]);
+    let unplaced = Statement::new(UNPLACED, params![node]);
     let answers = link
-        .send(&[&boot, &runs, &bounds, &counts, &queues])
+        .send(&[&boot, &runs, &unplaced, &bounds, &counts, &queues])
         .await?;
-    let [boot, _, bounds, counts, queues] = answers.as_slice() else {
+    let [boot, _, _, bounds, counts, queues] = answers.as_slice() else {
         return Err(Error::NotFound.into());
     };
     let epoch = Columns::of(boot.first().ok_or(Error::NotFound)?).next()?;

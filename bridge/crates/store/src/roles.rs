@@ -21,10 +21,11 @@ use crate::record::{
     ClaimLimits, Claimed, Content, Counts, Decision, DeliveryFilter, DeliveryPayload,
     DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
     Finished, IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease,
-    LogBounds, NewDispatch, NewRun, NewSignal, Page, Piece, Progress, Ready, Replay, Requeue,
-    Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord, Settlement,
-    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
-    SignalSessionFilter, SignalSource, SignalSums, SignalTotals, Swept, SweptSignals,
+    LogBounds, NewDispatch, NewRun, NewSignal, OtherSignal, Page, Piece, Progress, Ready, Replay,
+    Requeue, Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord,
+    Settlement, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
+    SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, Swept,
+    SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
 use crate::ticket::Ticket;
@@ -281,6 +282,11 @@ pub trait Signals: Send + Sync + 'static {
         since: Timestamp,
         last: u64,
     ) -> Result<Vec<(Timestamp, SignalTotals)>>;
+    /// Signals that other bridges of the store have recorded after a position, and the position to go on from; without one,
+    /// none and the last position.
+    async fn signals_of_others(&self, after: Option<u64>) -> Result<(u64, Vec<OtherSignal>)> {
+        Ok((after.unwrap_or(0), Vec::new()))
+    }
     /// Sums over the records that arrived since a time, by the values of a property. A million records at most, the
     /// newest.
     async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums>;

@@ -13,11 +13,11 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use forge_store::record::{
-    Intervention, SignalGroup, SignalRecord, SignalSession, SignalSource, SignalTotals,
+    Intervention, OtherSignal, SignalGroup, SignalRecord, SignalSession, SignalSource, SignalTotals,
 };
 
-pub use self::windows::Key;
 use self::windows::Windows;
+pub use self::windows::{Key, Stored};
 use crate::rule::{Action, Entry, Rule, Rules, Scope};
 use crate::window::Span;
 
@@ -221,9 +221,16 @@ impl Evaluator {
         self.windows.begin(key, count);
     }
 
-    /// Ends a count with the stored amounts up to its beginning, by their time.
-    pub fn complete(&mut self, key: &Key, count: u64, stored: &[(Timestamp, SignalTotals)]) {
-        self.windows.complete(key, count, stored);
+    /// Ends a count.
+    pub fn complete(&mut self, key: &Key, count: u64, stored: &Stored) {
+        self.windows.complete(key, count, stored, &self.teams);
+    }
+
+    /// Adds records of other bridges to the totals. They judge nothing.
+    pub fn add_others(&mut self, others: &[OtherSignal]) {
+        for other in others {
+            self.windows.add_other(&self.teams, other);
+        }
     }
 
     /// Ends a count that failed.

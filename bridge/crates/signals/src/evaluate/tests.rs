@@ -204,3 +204,48 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn records_of_other_bridges_are_added_once() {
+    let limit = json!({"signals": {"gte": 100}});
+    let file = json!({"version": 1, "rules": [rule("limit", "user", "all-time", &limit, "block")]});
+    let rules = Rules::read(file.to_string().as_bytes()).unwrap();
+    let mut evaluator = Evaluator::new(rules, Teams::new());
+    let now = at(NOON);
+    let amounts = SignalTotals::of_one(false, [Some(1), None], None);
+    let other = |position, user: &str| OtherSignal {
+        position,
+        session: "s".to_owned(),
+        user_id: Some(user.to_owned()),
+        project_id: None,
+        at: now,
+        amounts,
+    };
+    let key = Key {
+        scope: Scope::User,
+        value: "u1".to_owned(),
+    };
+    // Not counted yet: the count reads it.
+    evaluator.add_others(&[other(1, "u1")]);
+    evaluator.begin(&key, 1);
+    // The count finds 1, 2 and, after its beginning, 3; 4 is learnt of meanwhile.
+    evaluator.add_others(&[
+        other(2, "u1"),
+        other(3, "u1"),
+        other(4, "u1"),
+        other(5, "u2"),
+    ]);
+    let stored = Stored {
+        amounts: vec![(now, amounts), (now, amounts)],
+        others: vec![other(3, "u1"), other(3, "u2")],
+        last: 3,
+    };
+    evaluator.complete(&key, 1, &stored);
+    let signals = |evaluator: &Evaluator| {
+        let rule = Arc::clone(&evaluator.rules()[0]);
+        evaluator.totals(&rule, now)[0].1.signals
+    };
+    assert_eq!(signals(&evaluator), 4);
+    evaluator.add_others(&[other(3, "u1"), other(6, "u1"), other(7, "u2")]);
+    assert_eq!(signals(&evaluator), 5);
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use forge_store::record::{SignalGroup, SignalTotals};
+use forge_store::record::{OtherSignal, SignalGroup, SignalRecord, SignalSource, SignalTotals};
 
 use super::{Subject, Teams};
 use crate::rule::{Rule, Scope};
@@ -39,11 +39,45 @@ enum Counted {
         count: u64,
         /// Records since its beginning.
         since: Vec<(Timestamp, SignalTotals)>,
+        /// Records of other bridges that were learnt of since then, by their positions.
+        others: Vec<(u64, Timestamp, SignalTotals)>,
     },
     Wholly {
         windows: Vec<(Span, Window)>,
+        /// Position of the last record that was counted.
+        last: u64,
         used: u64,
     },
+}
+
+/// Stored records that a count has found.
+#[derive(Debug, Default)]
+pub struct Stored {
+    /// Amounts up to the beginning of the count, by their time.
+    pub amounts: Vec<(Timestamp, SignalTotals)>,
+    /// Records of other bridges after that.
+    pub others: Vec<OtherSignal>,
+    /// Position of the last one.
+    pub last: u64,
+}
+
+fn record_of(other: &OtherSignal) -> SignalRecord {
+    SignalRecord {
+        user_id: other.user_id.clone(),
+        project_id: other.project_id.clone(),
+        ..SignalRecord::default()
+    }
+}
+
+/// What the record of another bridge counts for.
+fn subject_of<'a>(other: &'a OtherSignal, record: &'a SignalRecord) -> Subject<'a> {
+    Subject {
+        source: SignalSource::Agent,
+        adapter: "",
+        session_id: &other.session,
+        former: SignalTotals::default(),
+        record,
+    }
 }
 
 /// Totals of the windows of one value.
@@ -127,8 +161,12 @@ impl Windows {
     /// From now on records are kept for the value, which is about to be counted.
     pub(super) fn begin(&mut self, key: &Key, count: u64) {
         let values = self.values.entry(key.scope).or_default();
-        let since = Vec::new();
-        values.insert(key.value.clone(), Counted::Partly { count, since });
+        let partly = Counted::Partly {
+            count,
+            since: Vec::new(),
+            others: Vec::new(),
+        };
+        values.insert(key.value.clone(), partly);
     }
 
     /// Ends a count without a result.
@@ -142,8 +180,8 @@ impl Windows {
         }
     }
 
-    /// Ends a count: the stored amounts up to its beginning, by their time.
-    pub(super) fn complete(&mut self, key: &Key, count: u64, stored: &[(Timestamp, SignalTotals)]) {
+    /// Ends a count.
+    pub(super) fn complete(&mut self, key: &Key, count: u64, stored: &Stored, teams: &Teams) {
         let Some(spans) = self.watched.get(&key.scope) else {
             return;
         };
@@ -153,20 +191,39 @@ impl Windows {
         let partly = values
             .get_mut(&key.value)
             .filter(|counted| counted.is_partly(count));
-        let Some(Counted::Partly { since, .. }) = partly else {
+        let Some(Counted::Partly { since, others, .. }) = partly else {
             return;
         };
-        let since = mem::take(since);
+        let (since, others) = (mem::take(since), mem::take(others));
+        let last = stored.last;
+        let learnt = others.iter().filter(|(position, ..)| *position > last);
+        let learnt = learnt.map(|(_, at, amounts)| (at, amounts));
+        let own = since.iter().map(|(at, amounts)| (at, amounts));
+        let missed = stored.others.iter().filter(|other| {
+            let record = record_of(other);
+            let values = subject_of(other, &record).values(key.scope, teams);
+            values.contains(&key.value.as_str())
+        });
+        let missed = missed.map(|other| (&other.at, &other.amounts));
+        let counted = stored.amounts.iter().map(|(at, amounts)| (at, amounts));
+        let all: Vec<_> = counted.chain(missed).chain(learnt).chain(own).collect();
         let windows = spans.iter().map(|span| {
             let mut window = Window::new(*span);
-            for (at, amounts) in stored.iter().chain(&since) {
-                window.add(*at, amounts);
+            for (at, amounts) in &all {
+                window.add(**at, amounts);
             }
             (*span, window)
         });
         let windows = windows.collect();
         let used = self.clock;
-        values.insert(key.value.clone(), Counted::Wholly { windows, used });
+        values.insert(
+            key.value.clone(),
+            Counted::Wholly {
+                windows,
+                last,
+                used,
+            },
+        );
         if self.values.values().map(HashMap::len).sum::<usize>() > MOST_VALUES {
             self.forget_unused();
         }
@@ -206,7 +263,7 @@ impl Windows {
                 match values.and_then(|values| values.get_mut(value)) {
                     None => {}
                     Some(Counted::Partly { since, .. }) => since.push((at, *amounts)),
-                    Some(Counted::Wholly { windows, used }) => {
+                    Some(Counted::Wholly { windows, used, .. }) => {
                         *used = self.clock;
                         let spans = windows.iter_mut().map(|(span, window)| {
                             window.add(at, amounts);
@@ -222,6 +279,36 @@ impl Windows {
             }
         }
         sums
+    }
+
+    /// Adds a record of another bridge, unless it was counted.
+    pub(super) fn add_other(&mut self, teams: &Teams, other: &OtherSignal) {
+        let record = record_of(other);
+        let subject = subject_of(other, &record);
+        let OtherSignal {
+            position,
+            at,
+            amounts,
+            ..
+        } = other;
+        for scope in self.watched.keys() {
+            for value in subject.values(*scope, teams) {
+                let values = self.values.get_mut(scope);
+                match values.and_then(|values| values.get_mut(value)) {
+                    None => {}
+                    Some(Counted::Partly { others, .. }) => {
+                        others.push((*position, *at, *amounts));
+                    }
+                    Some(Counted::Wholly { windows, last, .. }) => {
+                        if position > last {
+                            for (_, window) in windows {
+                                window.add(*at, amounts);
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 
     /// Takes back a record that was added.

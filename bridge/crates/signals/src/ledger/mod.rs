@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use forge_base::event::{NewEvent, kind};
 use forge_base::tasks::Tasks;
@@ -28,13 +29,15 @@ use self::executions::Executions;
 pub use self::executions::{Admission, Execution};
 use crate::config::Price;
 use crate::evaluate::report::RuleReport;
-use crate::evaluate::{Evaluator, Key, Subject, Verdict};
+use crate::evaluate::{Evaluator, Key, Stored, Subject, Verdict};
 use crate::record::Usage;
 use crate::rule::Action;
 use crate::terms::Terms;
 
 /// Time that a signal waits for totals that are being counted. Then the rules over them do not judge it.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Pause between two looks at the signals of other bridges.
+const OTHERS: Duration = Duration::from_secs(2);
 /// Interventions that are remembered over a restart.
 const MOST_OPEN: usize = 65_536;
 
@@ -99,6 +102,24 @@ impl Ledger {
         Ok(Self {
             inner: Arc::new(inner),
         })
+    }
+
+    /// Adds, until `ending`, what other bridges of the store record to the totals, so that a limit is passed by what came
+    /// within `OTHERS` at most.
+    pub async fn follow_others(self, ending: CancellationToken) {
+        let mut after = None;
+        loop {
+            match self.inner.store.signals_of_others(after).await {
+                Ok((next, others)) => {
+                    after = Some(next);
+                    self.evaluator().add_others(&others);
+                }
+                Err(error) => tracing::debug!(%error, "signals of other bridges are not read"),
+            }
+            if ending.run_until_cancelled(sleep(OTHERS)).await.is_none() {
+                return;
+            }
+        }
     }
 
     /// Takes over changed settings. Totals that changed rules look at are counted again.
@@ -205,7 +226,13 @@ impl Ledger {
         };
         let last = self.inner.store.mark_signals(marked).await?;
         let (group, since) = self.evaluator().stored(key, self.inner.clock.now());
-        let stored = self.inner.store.signal_amounts(group, since, last).await?;
+        let amounts = self.inner.store.signal_amounts(group, since, last).await?;
+        let (last, others) = self.inner.store.signals_of_others(Some(last)).await?;
+        let stored = Stored {
+            amounts,
+            others,
+            last,
+        };
         self.evaluator().complete(key, count, &stored);
         Ok(())
     }

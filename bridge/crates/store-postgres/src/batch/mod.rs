@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use forge_base::event::LogName;
 use forge_base::id::{DispatchId, RunId};
@@ -106,6 +107,8 @@ pub(crate) struct Rows {
     pub(crate) log: LogName,
     pub(crate) node: String,
     pub(crate) epoch: u64,
+    /// This process.
+    pub(crate) instance: Uuid,
     /// Number of queued dispatches, with those that the batch accepts.
     pub(crate) queued: u64,
     pub(crate) keys: Set<KeyRow>,
@@ -148,6 +151,7 @@ impl Rows {
             log: published.identity.log.clone(),
             node: published.node.id.clone(),
             epoch: published.epoch(),
+            instance: published.identity.instance,
             queued: published.totals().numbers.counts.queued,
             keys: Set::default(),
             sessions: Set::default(),

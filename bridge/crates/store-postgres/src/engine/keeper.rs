@@ -83,11 +83,11 @@ struct Seen {
 }
 
 impl Keeper {
-    pub(super) fn new(shared: Arc<Shared>, tasks: TaskTracker, begun: Instant) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, tasks: TaskTracker, link: Link, begun: Instant) -> Self {
         Self {
             counter: Counter::new(Arc::clone(&shared), tasks),
             shared,
-            link: None,
+            link: Some(link),
             renewed: begun,
             seen: Seen::default(),
         }

@@ -56,27 +56,28 @@ struct Shared {
 }
 
 impl Engine {
-    /// Starts the writer on this connection, on which the lease was asked for at `begun`.
+    /// Starts the writer on the first connection, and on the second one the keeper of the lease, which was asked for at
+    /// `begun`.
     pub(crate) fn start(
         config: &Config,
         target: Target,
-        link: Link,
+        [writing_link, keeping_link]: [Link; 2],
         begun: Instant,
-        published: Arc<Published>,
+        published: &Arc<Published>,
     ) -> Self {
         let tasks = TaskTracker::new();
         let readers = Readers::new(target.clone(), config.readers, tasks.clone());
         let shared = Arc::new(Shared {
             target,
             queue: WriteQueue::new(config.queue_bytes),
-            published,
+            published: Arc::clone(published),
             meters: Arc::default(),
         });
         let writing = TaskTracker::new();
-        writing.spawn(Writer::new(Arc::clone(&shared), link).run());
+        writing.spawn(Writer::new(Arc::clone(&shared), writing_link).run());
         let keeper = CancellationToken::new();
-        let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), begun).run(keeper.clone());
-        tasks.spawn(keeping);
+        let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), keeping_link, begun);
+        tasks.spawn(keeping.run(keeper.clone()));
         Self {
             shared,
             readers,

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use tokio_postgres::types::Type;
+use uuid::Uuid;
 
 use forge_base::digest::Digest;
 use forge_base::time::nanos;
@@ -25,8 +26,11 @@ fields!(SignalRecord {
 });
 
 row! {
-    /// Signal of a session, by its id; with the key of the session and that of the signal, if there is one.
-    SignalRow { session: String, key_id: Option<String>, repeat_key: Option<Digest> } record: SignalRecord
+    /// Signal of a session, by its id; with the key of the session and that of the signal, if there is one, and the process
+    /// that recorded it.
+    SignalRow {
+        session: String, key_id: Option<String>, repeat_key: Option<Digest>, instance: Uuid
+    } record: SignalRecord
 }
 
 fields!(Intervention {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use forge_store::record::{
-    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalSession, SignalSums,
+    OtherSignal, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalSession, SignalSums,
     SignalTotals, SweptSignals,
 };
 use forge_store::signals::{self, Summing, tokens_before};
@@ -20,6 +20,8 @@ use crate::{Columns, Postgres};
 const LAST: &str = "SELECT coalesce(max(seq), 0) FROM signal";
 /// Columns of `amounts`.
 const AMOUNTS: &str = "g.at, g.error_code IS NOT NULL, g.tokens_in, g.tokens_out, g.cost_micros";
+/// Signals of other bridges that one question reads at most.
+const MOST_OF_OTHERS: usize = 10_000;
 /// Records that one question adds up at most; `Summing` has the bound of its own.
 const MOST: usize = 1_000_001;
 
@@ -68,6 +70,49 @@ impl Postgres {
                 .add_all(&amounts);
         }
         Ok(sums.into_iter().collect())
+    }
+
+    pub(super) async fn of_others(&self, after: Option<u64>) -> Result<(u64, Vec<OtherSignal>)> {
+        let Some(after) = after else {
+            let last = self.one(LAST, Vec::new(), |row| row.next()).await?;
+            return Ok((last.unwrap_or(0), Vec::new()));
+        };
+        let instance = self.published.identity.instance;
+        // In the order of the commits: no position follows that is lower. One statement has one state for both parts.
+        let sql = format!(
+            "SELECT l.last, g.seq IS NOT NULL, coalesce(g.seq, 0), coalesce(g.session, ''), g.user_id, g.project_id,
+               coalesce(g.at, 0), g.error_code IS NOT NULL, g.tokens_in, g.tokens_out, g.cost_micros
+             FROM ({LAST}) AS l (last) LEFT JOIN (
+               SELECT * FROM signal WHERE seq > $1 AND instance IS DISTINCT FROM $2 ORDER BY seq LIMIT $3
+             ) g ON true ORDER BY g.seq"
+        );
+        let mut end = after;
+        let rows = self.all(sql, params![after, instance, MOST_OF_OTHERS], |row| {
+            let (last, is_there): (u64, bool) = (row.next()?, row.next()?);
+            let position = row.next()?;
+            let signal = OtherSignal {
+                position,
+                session: row.next()?,
+                user_id: row.next()?,
+                project_id: row.next()?,
+                at: row.next()?,
+                amounts: {
+                    let is_error = row.next()?;
+                    let usage = [row.next()?, row.next()?];
+                    SignalTotals::of_one(is_error, usage, row.next()?)
+                },
+            };
+            Ok((last, is_there.then_some(signal)))
+        });
+        let mut signals = Vec::new();
+        for (last, signal) in rows.await? {
+            end = end.max(last);
+            signals.extend(signal);
+        }
+        if signals.len() == MOST_OF_OTHERS {
+            end = signals.last().map_or(end, |signal| signal.position);
+        }
+        Ok((end, signals))
     }
 
     /// Sums by the values of a property, newest records first.

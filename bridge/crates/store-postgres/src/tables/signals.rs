@@ -9,9 +9,9 @@ use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_store::event_batch::size;
 use forge_store::record::{
-    Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal, Page,
-    SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded, SignalSession,
-    SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SignalVerdict,
+    Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, NewSignal,
+    OtherSignal, Page, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
+    SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SignalVerdict,
 };
 use forge_store::roles::Signals;
 use forge_store::signals;
@@ -151,6 +151,10 @@ impl Signals for Postgres {
         self.amounts(group, since, last).await
     }
 
+    async fn signals_of_others(&self, after: Option<u64>) -> Result<(u64, Vec<OtherSignal>)> {
+        self.of_others(after).await
+    }
+
     async fn signal_sums(&self, by: SignalProperty, since: Timestamp) -> Result<SignalSums> {
         self.sums(by, since).await
     }
@@ -281,6 +285,7 @@ fn insert_signal(rows: &mut Rows, new: &NewSignal) -> SignalVerdict {
     let key_id = new.repeat_key.map(|_| session.key_id.clone());
     rows.on_rollback(judgement.undo);
     rows.signals.push(SignalRow {
+        instance: rows.instance,
         session: new.session_id.clone(),
         key_id,
         repeat_key: new.repeat_key,

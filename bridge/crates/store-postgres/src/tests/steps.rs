@@ -12,13 +12,18 @@ use super::new_store;
 use crate::Postgres;
 use crate::engine::link::Link;
 use crate::rows::statement::{Columns, Statement};
-use crate::steps::{Change, Step, take};
+use crate::steps::{self, Change, STEPS, Step, take};
 
 fn step(change: Change) -> Step {
     Step {
         change,
         oldest_reader: 1,
     }
+}
+
+/// The steps of this program, and these.
+fn with(more: &[Step]) -> Vec<Step> {
+    STEPS.iter().chain(more).copied().collect()
 }
 
 const COLUMN: Change = Change::Script("ALTER TABLE body ADD COLUMN note bytea");
@@ -42,11 +47,11 @@ async fn the_release_before_works_on_the_tables_after_a_step() {
     let (database, store) = new_store().await;
     let mut link = Link::connect(&database.target()).await.unwrap();
     let id = accept(&store, task("before")).await;
-    let steps = [step(COLUMN), step(INDEX)];
+    let steps = with(&[step(COLUMN), step(INDEX)]);
     take(&database.target(), &mut link, &steps, "node")
         .await
         .unwrap();
-    assert_eq!(number(&mut link, VERSION).await, 3);
+    assert_eq!(number(&mut link, VERSION).await, steps::VERSION + 2);
     assert_eq!(number(&mut link, VALID).await, 1);
     // While it is open, and after the next start.
     accept(&store, task("beside")).await;
@@ -56,16 +61,19 @@ async fn the_release_before_works_on_the_tables_after_a_step() {
     assert!(store.dispatch(id).await.unwrap().is_some());
     let breaking = Step {
         change: Change::Script("ALTER TABLE body DROP COLUMN routing"),
-        oldest_reader: 4,
+        oldest_reader: steps::VERSION + 3,
     };
-    let steps = [step(COLUMN), step(INDEX), breaking];
+    let steps = with(&[step(COLUMN), step(INDEX), breaking]);
     let other = take(&database.target(), &mut link, &steps, "another").await;
     let refused = other.err().unwrap().to_string();
     assert!(
-        refused.contains("to version 4, on which the node node cannot work"),
+        refused.contains(&format!(
+            "to version {}, on which the node node cannot work",
+            steps::VERSION + 3
+        )),
         "{refused}"
     );
-    assert_eq!(number(&mut link, VERSION).await, 3);
+    assert_eq!(number(&mut link, VERSION).await, steps::VERSION + 2);
     store.close().await;
     take(&database.target(), &mut link, &steps, "node")
         .await
@@ -73,7 +81,11 @@ async fn the_release_before_works_on_the_tables_after_a_step() {
     let opened = Postgres::open(&Config::default(), database.target(), "node").await;
     let refused = opened.err().unwrap().to_string();
     assert!(
-        refused.contains("newer forge-bridge (version 4, this one supports up to 1)"),
+        refused.contains(&format!(
+            "newer forge-bridge (version {}, this one supports up to {})",
+            steps::VERSION + 3,
+            steps::VERSION
+        )),
         "{refused}"
     );
 }
@@ -90,7 +102,7 @@ async fn a_table_that_is_read_for_long_delays_only_the_step() {
     let taking = TaskTracker::new().spawn(async move {
         let mut link = Link::connect(&target).await.unwrap();
         let begun = Instant::now();
-        take(&target, &mut link, &[step(COLUMN)], "node")
+        take(&target, &mut link, &with(&[step(COLUMN)]), "node")
             .await
             .unwrap();
         begun.elapsed()
@@ -115,11 +127,11 @@ async fn a_table_that_is_read_for_long_delays_only_the_step() {
 #[tokio::test]
 async fn starts_at_once_take_each_step_once() {
     let (database, store) = new_store().await;
-    let steps = [
+    let steps = with(&[
         step(Change::Script("CREATE TABLE taken (x int)")),
         step(COLUMN),
         step(INDEX),
-    ];
+    ]);
     let taking = (0..4).map(|_| async {
         let mut link = Link::connect(&database.target()).await.unwrap();
         take(&database.target(), &mut link, &steps, "node").await
@@ -138,21 +150,24 @@ async fn an_index_that_was_not_finished_is_built_again() {
         accept(&store, task(name)).await;
     }
     let target = database.target();
-    take(&target, &mut link, &[step(COLUMN)], "node")
+    take(&target, &mut link, &with(&[step(COLUMN)]), "node")
         .await
         .unwrap();
     link.run("UPDATE body SET note = 'same'").await.unwrap();
-    let steps = [step(COLUMN), step(INDEX)];
+    let steps = with(&[step(COLUMN), step(INDEX)]);
     let refused = take(&target, &mut link, &steps, "node")
         .await
         .err()
         .unwrap();
     let message = refused.to_string();
     assert!(
-        message.contains("to version 3: could not create unique index"),
+        message.contains(&format!(
+            "to version {}: could not create unique index",
+            steps::VERSION + 2
+        )),
         "{message}"
     );
-    assert_eq!(number(&mut link, VERSION).await, 2);
+    assert_eq!(number(&mut link, VERSION).await, steps::VERSION + 1);
     let left = "SELECT count(*) FROM pg_index WHERE indexrelid = to_regclass('body_note')";
     assert_eq!(number(&mut link, left).await, 1);
     link.run("UPDATE body SET note = NULL").await.unwrap();
@@ -162,7 +177,7 @@ async fn an_index_that_was_not_finished_is_built_again() {
             number(&mut link, VERSION).await,
             number(&mut link, VALID).await
         ),
-        (3, 1)
+        (steps::VERSION + 2, 1)
     );
     store.close().await;
 }

@@ -31,9 +31,9 @@ pub use self::run::{
 };
 pub use self::signal::{
     Acknowledged, Acknowledgement, Charge, Intervention, InterventionFilter, Judge, Judgement,
-    NewSignal, Severity, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
-    SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SignalVerdict,
-    SweptSignals,
+    NewSignal, OtherSignal, Severity, SignalEntry, SignalGroup, SignalProperty, SignalRecord,
+    SignalRecorded, SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals,
+    SignalVerdict, SweptSignals,
 };
 
 /// Namespace of an idempotency key; a header value never matches a task id.

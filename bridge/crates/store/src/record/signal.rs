@@ -206,6 +206,18 @@ pub enum SignalGroup {
     Session(String),
 }
 
+/// What a signal that another bridge of the store has recorded adds to windows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OtherSignal {
+    /// Number of the record in the order in which all are stored.
+    pub position: u64,
+    pub session: String,
+    pub user_id: Option<String>,
+    pub project_id: Option<String>,
+    pub at: Timestamp,
+    pub amounts: SignalTotals,
+}
+
 /// Stored record, as it is read to be forwarded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SignalEntry {
