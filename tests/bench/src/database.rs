@@ -28,7 +28,7 @@ const DISPATCHES: &str = "SELECT * FROM dispatch WHERE id = ANY($1) ORDER BY id 
 const DELIVERIES: &str = "SELECT * FROM delivery WHERE id = ANY($1) ORDER BY id FOR UPDATE";
 const NEW_KEYS: &str =
     "INSERT INTO key (value, dispatch) SELECT * FROM unnest($1::bytea[], $2::uuid[])";
-/// With `accept` and `start` in one, as the bridge does where nobody waits.
+/// With `accept` and `start` in one, as the bridge does with an empty queue.
 const NEW_DISPATCHES: &str = "INSERT INTO dispatch (id, phase, provider, pinned, priority, attempts, epoch, events,
      cancel_requested, origin, start_by, first_started_at, started_at)
    SELECT id, 4, 'echo', true, 0, 1, 1, 2, false, 'http://127.0.0.1:1', 1, 1, 1 FROM unnest($1::uuid[]) AS n (id)";
@@ -108,7 +108,7 @@ impl Database {
     }
 
     fn ids(&self) -> std::sync::MutexGuard<'_, HashMap<String, Uuid>> {
-        self.ids.lock().expect("nobody panics with the ids")
+        self.ids.lock().expect("no code panics with the ids")
     }
 
     async fn keep(&self, step: Step, id: Uuid, task: &str, text: String) {

@@ -29,7 +29,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) concurrencies: &'a [usize],
 }
 
-/// What is measured: that many bridges, or none for the rows alone.
+/// Number of bridges; 0 for the rows alone.
 type Nodes = usize;
 
 /// Use of the server by each dispatch.

@@ -126,7 +126,7 @@ async fn play(cell: &Cell) -> (bool, Tally, Vec<String>) {
         let taken = until("the take-over", async || {
             (cluster().run(&database, &query) == "t").then_some(())
         });
-        // Where those that take over are killed too, nobody is left to.
+        // Where those that take over are killed, too, none is left to.
         let _ = timeout(PATIENCE / 2, taken).await;
     }
     for (home, node) in homes.iter_mut().zip(&mut nodes) {

@@ -3,33 +3,40 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use forge_test_postgres::cluster;
+use forge_test_postgres::{Cluster, cluster};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::home;
 use crate::harness::CallbackSink;
 use crate::harness::api::{owed, quiet, with};
 use crate::harness::process::{Home, Process};
+use crate::harness::store::database;
 use crate::harness::until;
 
 const LEASE: Duration = Duration::from_secs(3);
 
 /// Bridges on one new database, each with the echo adapter under one of these names.
-struct Fleet {
-    homes: Vec<Home>,
+pub(super) struct Fleet {
+    pub(super) homes: Vec<Home>,
+    server: &'static Cluster,
     database: String,
 }
 
 impl Fleet {
-    fn new(providers: &[&str]) -> Self {
-        let (first, database) = home(&[]);
-        let mut homes = vec![first];
-        for _ in 1..providers.len() {
-            let mut next = Home::new(&[("BRIDGE_STORE", &cluster().url(&database, "forge"))]);
-            let key = &homes[0].variables["BRIDGE_SECRET_KEY_FILE"];
-            next.set("BRIDGE_SECRET_KEY_FILE", key);
-            homes.push(next);
+    pub(super) fn new(providers: &[&str]) -> Self {
+        Self::on(cluster(), &database().0, providers)
+    }
+
+    /// Bridges on this database of a server.
+    pub(super) fn on(server: &'static Cluster, database: &str, providers: &[&str]) -> Self {
+        let mut homes: Vec<Home> = Vec::new();
+        for _ in providers {
+            let mut home = Home::new(&[("BRIDGE_STORE", &server.url(database, "forge"))]);
+            if let Some(first) = homes.first() {
+                let key = &first.variables["BRIDGE_SECRET_KEY_FILE"];
+                home.set("BRIDGE_SECRET_KEY_FILE", key);
+            }
+            homes.push(home);
         }
         for (home, provider) in homes.iter_mut().zip(providers) {
             let settings = home.dir.path().join("bridge.toml");
@@ -38,10 +45,14 @@ impl Fleet {
             home.set("BRIDGE_CONFIG", &settings.display().to_string());
             home.set("BRIDGE_ADAPTERS", provider);
         }
-        Self { homes, database }
+        Self {
+            homes,
+            server,
+            database: database.to_owned(),
+        }
     }
 
-    async fn start(&self) -> Vec<Process> {
+    pub(super) async fn start(&self) -> Vec<Process> {
         let bridges: Vec<_> = self.homes.iter().map(Home::start).collect();
         for bridge in &bridges {
             until("all nodes are known", async || {
@@ -55,8 +66,8 @@ impl Fleet {
         bridges
     }
 
-    fn query(&self, sql: &str) -> String {
-        cluster().run(&self.database, sql)
+    pub(super) fn query(&self, sql: &str) -> String {
+        self.server.run(&self.database, sql)
     }
 }
 

@@ -2,10 +2,14 @@
 
 mod check;
 mod copy;
+mod crowd;
+mod faults;
 mod fleet;
+mod keys;
 mod nodes;
 mod outage;
 mod refusals;
+mod signals;
 mod work;
 
 use super::harness::process::Home;

@@ -44,7 +44,7 @@ struct State {
     faults: Vec<(Timestamp, Recovery)>,
 }
 
-/// What goes on with the work of a killed or stopped bridge.
+/// Way in which the work of a killed or stopped bridge is continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recovery {
     /// Its next start.

@@ -26,7 +26,7 @@ const LAST_LINES: usize = 12;
 /// Length of the lease of bridges that share a database.
 pub(super) const LEASE: Duration = Duration::from_secs(4);
 
-/// What all bridges of a drill have in common: key, journal of the adapter, token and database.
+/// Key, journal of the adapter, token and database of all bridges of a drill.
 pub(super) struct Shared {
     folder: PathBuf,
     token: String,
