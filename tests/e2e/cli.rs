@@ -47,6 +47,7 @@ fn help_lists_the_commands_and_the_exit_codes() {
         "secrets",
         "adapters",
         "dispatch",
+        "dispatches",
         "runs",
         "tail",
         "deliveries",
@@ -68,6 +69,42 @@ fn an_unknown_argument_is_a_usage_error() {
     let (code, _, err) = run(bridge(home.path()).args(["--url", "nowhere", "adapters"]));
     assert_eq!(code, 2);
     assert!(err.contains("\"nowhere\" is not an address"), "{err}");
+}
+
+#[test]
+fn an_option_that_does_not_act_is_refused_and_not_in_the_help() {
+    let home = tempfile::tempdir().unwrap();
+    for (arguments, said) in [
+        (&["--json"][..], "--json has no effect on `forge-bridge`"),
+        (
+            &["serve", "--url", "http://127.0.0.1:1"],
+            "--url has no effect on `forge-bridge serve`",
+        ),
+        (
+            &["--token", "t", "store", "check"],
+            "--token has no effect on `forge-bridge store check`",
+        ),
+        (
+            &["secrets", "token", "--config", "a.toml"],
+            "--config has no effect on `forge-bridge secrets token`",
+        ),
+        (
+            &["top", "--json"],
+            "--json has no effect on `forge-bridge top`",
+        ),
+    ] {
+        let (code, _, err) = run(bridge(home.path()).args(arguments));
+        assert!(code == 2 && err.contains(said), "{arguments:?}: {err}");
+    }
+    // Variables are set for all commands at once.
+    let mut demo = bridge(home.path());
+    let demo = demo
+        .env("BRIDGE_URL", "http://127.0.0.1:1")
+        .env("BRIDGE_TOKEN", "t");
+    let (code, _, err) = run(demo.args(["completions", "bash"]));
+    assert_eq!(code, 0, "{err}");
+    let (_, out, _) = run(demo.args(["--help"]));
+    assert!(!out.contains("--url") && !out.contains("--json"), "{out}");
 }
 
 #[test]

@@ -26,6 +26,7 @@ mod demo;
 mod deploy;
 mod dev;
 mod dispatch;
+mod dispatches;
 mod docs;
 mod drain;
 mod drill;

@@ -471,6 +471,7 @@ fn commands(home: &Home, bridge: &Process, words: &[Vec<u8>]) {
         (TOKEN, &["adapters", "--json"]),
         (TOKEN, &["adapters", "inspect", "echo"]),
         (TOKEN, &["deliveries", "list", "--json"]),
+        (TOKEN, &["dispatches", "list", "--json"]),
         (TOKEN, &["dispatch", "hello", "--model", "ok", "--json"]),
         (TOKEN, &["secrets", "keys", "--json"]),
         (TOKEN, &["secrets", "rotate"]),

@@ -123,6 +123,12 @@ fn hostile(path: &str) -> Value {
     });
     let destination =
         json!({"origin": ORDERS, "state": "open", "probeAt": ORDERS, "reason": ORDERS});
+    let dispatch = json!({
+        "dispatchId": "one", "taskId": ORDERS, "agentId": ORDERS, "provider": ORDERS, "status": ORDERS,
+        "outcome": ORDERS, "routing": [{"name": ORDERS, "dropped": [{"provider": ORDERS, "reason": ORDERS}]}],
+        "attempts": [{"number": 1, "startedAt": ORDERS, "retriedBecause": ORDERS}],
+        "result": {"output": ORDERS, "error": ORDERS, "model": ORDERS}, "deliveries": [{"id": "one"}],
+    });
     match path.trim_start_matches("/api/").split('?').next().unwrap() {
         "health/ready" => json!({"status": ORDERS}),
         "health" => {
@@ -134,6 +140,11 @@ fn hostile(path: &str) -> Value {
         "v2/deliveries/one" => delivery,
         "v2/deliveries/one/retry" => json!({"retried": 1, "destinations": [destination]}),
         "v2/dispatch" => json!({"dispatchId": ORDERS}),
+        "v2/dispatches" => json!({"dispatches": [dispatch], "nextCursor": ORDERS}),
+        "v2/dispatch/one" => dispatch,
+        "v2/dispatch/one/events" => {
+            json!({"events": [{"type": ORDERS, "taskId": ORDERS, "data": {ORDERS: ORDERS}}]})
+        }
         _ => adapter,
     }
 }
@@ -164,6 +175,8 @@ async fn no_command_passes_on_control_characters_of_others() {
         &["deliveries", "destinations"],
         &["deliveries", "retry", "one"],
         &["dispatch", "hello", "--no-wait"],
+        &["dispatches"],
+        &["dispatches", "show", "one"],
     ] {
         for (sink, json) in [(&fake, false), (&fake, true), (&refusing, false)] {
             let mut command = home.command();

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::Cli;
+use super::{Cli, options};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -15,7 +15,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let mut command = Cli::command();
+    let mut command = options::hide_idle(Cli::command());
     let name = command.get_name().to_owned();
     // Into memory first: the generator panics if its output cannot be written.
     let mut script = Vec::new();

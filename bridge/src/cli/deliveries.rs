@@ -221,7 +221,7 @@ fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn describe(screen: &Screen, delivery: &Value) -> std::io::Result<()> {
+pub(super) fn describe(screen: &Screen, delivery: &Value) -> std::io::Result<()> {
     let lines = [
         ("delivery", "/id"),
         ("dispatch", "/dispatchId"),

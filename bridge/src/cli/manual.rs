@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::{Args, CommandFactory as _};
 
-use super::Cli;
+use super::{Cli, options};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -16,7 +16,8 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let folder = &arguments.folder;
-    clap_mangen::generate_to(Cli::command(), folder)
+    let command = Cli::command().disable_help_subcommand(true);
+    clap_mangen::generate_to(options::hide_idle(command), folder)
         .with_context(|| format!("cannot write into {}", folder.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,7 @@ mod deliveries;
 mod demo;
 mod dev;
 mod dispatch;
+mod dispatches;
 mod drill;
 mod forg;
 mod forge;
@@ -20,6 +21,7 @@ mod health;
 mod lines;
 mod manual;
 mod nodes;
+mod options;
 mod paging;
 mod runs;
 mod runtime;
@@ -36,12 +38,12 @@ mod top;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
+use self::options::Global;
 use crate::config::{File, Sources};
 
 /// Environment variables of the process, copied at the start.
@@ -85,26 +87,6 @@ pub struct Cli {
     global: Global,
 }
 
-/// Options of every command.
-#[derive(Debug, Clone, Args)]
-struct Global {
-    /// Configuration file; defaults to BRIDGE_CONFIG, then to ./forge-bridge.toml if it exists
-    #[arg(long, global = true, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Print machine-readable JSON
-    #[arg(long, global = true)]
-    json: bool,
-    /// Address of the bridge; defaults to `listen` of the configuration, http://127.0.0.1:7420 without one
-    #[arg(long, global = true, env = "BRIDGE_URL")]
-    url: Option<String>,
-    /// Bearer token for the bridge
-    #[arg(long, global = true, env = "BRIDGE_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-    /// Trust only these certificates (PEM), for a bridge with a self-signed or private one
-    #[arg(long, global = true, env = "BRIDGE_CA", value_name = "FILE")]
-    ca: Option<PathBuf>,
-}
-
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Serve until SIGTERM or SIGINT (the default)
@@ -129,6 +111,8 @@ enum Command {
     System(runtime::Arguments<runtime::system::Command>),
     /// Post a dispatch and follow it
     Dispatch(dispatch::Arguments),
+    /// List dispatches, show one on a page, and cancel them
+    Dispatches(dispatches::Arguments),
     /// Start runs on git repositories, talk to their Captain, follow and control them
     Runs(runs::Arguments),
     /// Show readiness of a bridge and health of its adapters
@@ -208,7 +192,7 @@ impl Context {
 
 /// Parses the process's arguments. The error is the exit code for `--help`, `--version` and invalid arguments.
 pub fn parse() -> Result<Cli, ExitCode> {
-    Cli::try_parse().map_err(|error| {
+    options::parse().map_err(|error| {
         let arguments: Vec<_> = std::env::args_os().skip(1).collect();
         if arguments.first().is_some_and(|first| first == "forge") {
             return forge::usage(
@@ -241,6 +225,7 @@ pub fn run(cli: Cli, environment: Environment) -> ExitCode {
         Command::Models(arguments) => runtime::run(&context, &arguments),
         Command::System(arguments) => runtime::run(&context, &arguments),
         Command::Dispatch(arguments) => dispatch::run(&context, &arguments),
+        Command::Dispatches(arguments) => dispatches::run(&context, &arguments),
         Command::Runs(arguments) => runs::run(&context, &arguments),
         Command::Health => health::run(&context),
         Command::Nodes => nodes::run(&context),
@@ -294,6 +279,8 @@ fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use clap::CommandFactory;
 
     use super::*;

@@ -1,0 +1,200 @@
+//! `forge-bridge dispatches`: list, page and cancellation from a shell.
+
+use serde_json::{Value, json};
+
+use super::harness::api::{owed, quiet, with};
+use super::harness::process::{Home, Process};
+use super::harness::{Answer, CallbackSink};
+
+/// A bridge whose adapter runs one dispatch at a time, and a shell beside it.
+struct Shell {
+    home: Home,
+    bridge: Process,
+}
+
+impl Shell {
+    fn start() -> Self {
+        let home = Home::new(&[
+            ("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "1"),
+            ("BRIDGE_DISPATCH_CANCEL_GRACE", "50ms"),
+        ]);
+        let bridge = home.start();
+        Self { home, bridge }
+    }
+
+    /// Exit code, standard output and standard error of `dispatches` with these arguments.
+    fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        let mut command = self.home.command();
+        command.arg("dispatches").args(arguments);
+        let output = command.args(["--url", &self.bridge.api.url]).output();
+        let output = output.unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let code = output.status.code().unwrap();
+        (code, text(output.stdout), text(output.stderr))
+    }
+
+    /// Tasks that a list names, in its order.
+    fn tasks(&self, arguments: &[&str]) -> Vec<String> {
+        let (code, out, err) = self.run(arguments);
+        assert_eq!(code, 0, "{arguments:?}: {err}");
+        let mut lines = out.lines().map(|line| line.split_whitespace());
+        let column = lines.next().unwrap().position(|name| name == "task");
+        let column = column.unwrap();
+        lines
+            .map(|mut line| line.nth(column).unwrap().to_owned())
+            .collect()
+    }
+
+    /// Occupies the adapter.
+    async fn blocker(&self) -> String {
+        let id = self.bridge.api.dispatch(quiet("blocker", "hang")).await;
+        self.bridge.api.running(&id).await;
+        id
+    }
+}
+
+#[tokio::test]
+async fn a_list_is_filtered_and_continues() {
+    let shell = Shell::start();
+    let api = &shell.bridge.api;
+    for (task, model, more) in [
+        ("t-0", "ok", json!({})),
+        ("t-1", "fail:quota", json!({"agentId": "other"})),
+        ("t-2", "ok", json!({"runId": "run-1"})),
+    ] {
+        let id = api.dispatch(with(quiet(task, model), &more)).await;
+        api.finished(&id).await;
+    }
+    shell.blocker().await;
+    api.dispatch(quiet("t-3", "ok")).await;
+    let all = ["t-3", "blocker", "t-2", "t-1", "t-0"];
+    for (arguments, expected) in [
+        (&[][..], &all[..]),
+        (&["list", "--since", "1h"], &all),
+        (
+            &["list", "--provider", "echo", "--limit", "2", "--all"],
+            &all,
+        ),
+        (&["list", "--provider", "none"], &[]),
+        (&["list", "--status", "queued"], &["t-3"]),
+        (&["list", "--status", "running"], &["blocker"]),
+        (&["list", "--status", "finished"], &["t-2", "t-1", "t-0"]),
+        (&["list", "--status", "error"], &["t-1"]),
+        (&["list", "--status", "ok", "--run", "run-1"], &["t-2"]),
+        (&["list", "--agent", "other"], &["t-1"]),
+    ] {
+        assert_eq!(shell.tasks(arguments), expected, "{arguments:?}");
+    }
+    let (_, out, err) = shell.run(&["list", "--limit", "4"]);
+    assert!(
+        out.contains(" quota "),
+        "the outcome is the error code: {out}"
+    );
+    assert!(err.contains("older dispatches exist: --cursor"), "{err}");
+    let (_, page, _) = shell.run(&["list", "--json", "--limit=1"]);
+    let page: Value = serde_json::from_str(&page).unwrap();
+    assert_eq!(page["dispatches"][0]["taskId"], "t-3");
+}
+
+#[tokio::test]
+async fn a_page_shows_how_a_dispatch_went() {
+    let sink = CallbackSink::start().await;
+    sink.answer(Answer::status(410));
+    let shell = Shell::start();
+    let api = &shell.bridge.api;
+    let pinned = with(
+        owed("t-1", "ok", &sink.url("/cb")),
+        &json!({"provider": "echo"}),
+    );
+    let id = api.dispatch(pinned).await;
+    api.delivery_is(&id, "dead").await;
+    for named in ["t-1", &id] {
+        let (code, page, err) = shell.run(&["show", named]);
+        assert_eq!(code, 0, "{err}");
+        for part in [
+            "adapter     echo, pinned",
+            "status      ok",
+            "Routing\n",
+            "Attempts\n",
+            "Events\n",
+            "execution.completed",
+            "callback.dead",
+            "Result\n",
+            "\nhello\n",
+            "Delivery\n",
+            "dead",
+            "410",
+        ] {
+            assert!(page.contains(part), "{part:?} is not in {page}");
+        }
+    }
+    let (_, record, _) = shell.run(&["show", &id, "--json"]);
+    let record: Value = serde_json::from_str(&record).unwrap();
+    assert_eq!(record["dispatchId"], id);
+    let attempt = &record["deliveries"][0]["attempts"][0];
+    assert_eq!(attempt["status"], 410, "{record}");
+    let (code, _, err) = shell.run(&["show", "unknown"]);
+    assert!(code == 4 && err.contains("there is no dispatch"), "{err}");
+}
+
+#[tokio::test]
+async fn a_long_life_is_shown_from_both_ends() {
+    let shell = Shell::start();
+    let id = shell.bridge.api.dispatch(quiet("t-1", "usage:70")).await;
+    shell.bridge.api.finished(&id).await;
+    let events = shell.bridge.api.events(&id).await.len();
+    let (_, page, err) = shell.run(&["show", "t-1"]);
+    let omitted = format!("… {} more: forge-bridge tail {id} --after 0", events - 60);
+    assert!(page.contains(&omitted), "{omitted}: {page}{err}");
+    for kind in ["execution.accepted", "execution.completed"] {
+        assert!(page.contains(kind), "{kind}: {page}");
+    }
+}
+
+#[tokio::test]
+async fn many_are_cancelled_only_after_a_yes() {
+    let shell = Shell::start();
+    let api = &shell.bridge.api;
+    let blocker = shell.blocker().await;
+    for number in 0..3 {
+        let body = quiet(&format!("t-{number}"), "ok");
+        api.dispatch(with(body, &json!({"agentId": "many"}))).await;
+    }
+    let (code, out, err) = shell.run(&["cancel", "t-0"]);
+    assert_eq!((code, &*out, &*err), (0, "1 cancelled\n", ""));
+    let (code, out, err) = shell.run(&["cancel", "t-0"]);
+    assert_eq!((code, &*out), (1, "0 cancelled\n"));
+    assert!(err.contains("1 had finished before"), "{err}");
+    let (code, out, err) = shell.run(&["cancel", "unknown", "t-1"]);
+    assert_eq!((code, &*out), (4, "1 cancelled\n"));
+    assert!(err.contains("there is no dispatch"), "{err}");
+
+    api.dispatch(quiet("t-3", "ok")).await;
+    let (code, out, _) = shell.run(&["cancel", "--since", "1h", "--dry-run"]);
+    assert_eq!((code, &*out), (0, "3 would be cancelled\n"));
+    // Standard input is empty.
+    let (code, _, err) = shell.run(&["cancel", "--agent", "many"]);
+    assert!(code == 1 && err.contains("Cancel 1 dispatches?"), "{err}");
+    assert!(err.contains("nothing was cancelled"), "{err}");
+    assert_eq!(shell.tasks(&["list", "--status", "queued"]).len(), 2);
+    let (code, out, _) = shell.run(&["cancel", "--status", "queued", "--yes"]);
+    assert_eq!((code, &*out), (0, "2 cancelled\n"));
+    let (code, out, _) = shell.run(&["cancel", "--provider=echo", "--yes", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((code, answer), (0, json!({"cancelled": 1, "finished": 0})));
+    assert_eq!(api.finished(&blocker).await["errorCode"], "cancelled");
+
+    let (code, _, err) = shell.run(&["cancel", "--since", "1h", "--yes"]);
+    assert!(
+        code == 1 && err.contains("no unfinished dispatch matches"),
+        "{err}"
+    );
+    for unusable in [
+        &["cancel"][..],
+        &["cancel", "--status", "ok"],
+        &["cancel", "t-1", "--run=r"],
+    ] {
+        let (code, _, err) = shell.run(unusable);
+        assert_eq!(code, 2, "{err}");
+    }
+}
