@@ -24,6 +24,7 @@ FILES = {
         "DispatchStatus",
         "DispatchLinks",
         "Accepted",
+        "WaitReason",
         "DispatchAttempt",
         "DispatchDelivery",
         "RoutingStep",

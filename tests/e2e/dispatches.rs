@@ -6,6 +6,14 @@ use super::harness::api::{owed, quiet, with};
 use super::harness::process::{Home, Process};
 use super::harness::{Answer, CallbackSink};
 
+/// A second adapter, which is offline where it is loaded.
+const AWAY: &str = r#"
+[adapters.acme-ai]
+library = "echo"
+health = "offline"
+health_message = "api.acme.example does not answer"
+"#;
+
 /// A bridge whose adapter runs one dispatch at a time, and a shell beside it.
 struct Shell {
     home: Home,
@@ -14,10 +22,16 @@ struct Shell {
 
 impl Shell {
     fn start() -> Self {
-        let home = Home::new(&[
+        Self::with(&[])
+    }
+
+    fn with(variables: &[(&str, &str)]) -> Self {
+        let ours = [
             ("BRIDGE_ADAPTERS_ECHO_MAX_CONCURRENT", "1"),
             ("BRIDGE_DISPATCH_CANCEL_GRACE", "50ms"),
-        ]);
+        ];
+        let home = Home::new(&[&ours, variables].concat());
+        std::fs::write(home.dir.path().join("forge-bridge.toml"), AWAY).unwrap();
         let bridge = home.start();
         Self { home, bridge }
     }
@@ -197,4 +211,62 @@ async fn many_are_cancelled_only_after_a_yes() {
         let (code, _, err) = shell.run(unusable);
         assert_eq!(code, 2, "{err}");
     }
+}
+
+#[tokio::test]
+async fn the_list_and_the_page_say_why_a_dispatch_waits() {
+    let shell = Shell::with(&[("BRIDGE_ADAPTERS", "echo,acme-ai")]);
+    let api = &shell.bridge.api;
+    let pinned = with(quiet("t-0", "ok"), &json!({"provider": "acme-ai"}));
+    let (_, accepted) = api.post("/api/v2/dispatch", &pinned).await;
+    let offline = "acme-ai is offline: api.acme.example does not answer";
+    let warning = format!("the dispatch waits, at most 86400 s: {offline}");
+    assert_eq!(accepted["warnings"], json!([warning]));
+
+    let blocker = with(
+        quiet("blocker", "hang"),
+        &json!({"provider": "echo", "sessionId": "s"}),
+    );
+    let blocker = api.dispatch(blocker).await;
+    api.running(&blocker).await;
+    for (task, more) in [
+        ("t-1", json!({})),
+        ("t-2", json!({"priority": 1})),
+        ("t-3", json!({"sessionId": "s"})),
+        ("t-4", json!({"notBefore": "2126-11-27T00:00:00Z"})),
+    ] {
+        let body = with(quiet(task, "ok"), &json!({"provider": "echo"}));
+        api.dispatch(with(body, &more)).await;
+    }
+    let session = format!("{blocker} of the same session \"s\" runs");
+    let (_, list, _) = shell.run(&["list"]);
+    for (task, message) in [
+        ("t-0", offline),
+        ("t-1", "echo runs 1 of 1, 1 wait before it"),
+        ("t-2", "echo runs 1 of 1, 0 wait before it"),
+        ("t-3", &session),
+        (
+            "t-4",
+            "it starts at 2126-11-27T00:00:00.000Z at the earliest",
+        ),
+    ] {
+        let mut lines = list.lines();
+        let line = lines
+            .find(|line| line.contains(&format!(" {task} ")))
+            .unwrap();
+        assert!(line.ends_with(message), "{message}: {line}");
+        let (_, page, _) = shell.run(&["show", task]);
+        assert!(page.contains(&format!("waits       {message}\n")), "{page}");
+        let record = api.record(task).await;
+        assert_eq!(record["waitReason"]["message"], message, "{record}");
+        let given_up = &record["waitReason"]["givenUpAt"];
+        let start_by = if task == "t-4" {
+            &Value::Null
+        } else {
+            &record["startBy"]
+        };
+        assert_eq!(given_up, start_by, "{record}");
+    }
+    assert_eq!(api.record("t-1").await["waitReason"]["place"], 2);
+    assert_eq!(api.record(&blocker).await["waitReason"], Value::Null);
 }

@@ -125,7 +125,7 @@ fn hostile(path: &str) -> Value {
         json!({"origin": ORDERS, "state": "open", "probeAt": ORDERS, "reason": ORDERS});
     let dispatch = json!({
         "dispatchId": "one", "taskId": ORDERS, "agentId": ORDERS, "provider": ORDERS, "status": ORDERS,
-        "outcome": ORDERS, "routing": [{"name": ORDERS, "dropped": [{"provider": ORDERS, "reason": ORDERS}]}],
+        "outcome": ORDERS, "waitReason": {"message": ORDERS}, "routing": [{"name": ORDERS, "dropped": [{"provider": ORDERS, "reason": ORDERS}]}],
         "attempts": [{"number": 1, "startedAt": ORDERS, "retriedBecause": ORDERS}],
         "result": {"output": ORDERS, "error": ORDERS, "model": ORDERS}, "deliveries": [{"id": "one"}],
     });

@@ -42,6 +42,7 @@ mod tool_calls;
 mod tool_loop;
 pub mod trace;
 pub mod validate;
+pub mod wait;
 mod waiting_providers;
 
 use std::collections::{BTreeMap, BTreeSet};

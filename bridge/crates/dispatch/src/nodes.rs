@@ -66,7 +66,7 @@ pub struct OfferedAdapter {
 }
 
 impl OfferedAdapter {
-    fn of(adapter: &Adapter) -> Self {
+    pub(super) fn of(adapter: &Adapter) -> Self {
         let report = adapter.health();
         Self {
             provider: adapter.provider().to_owned(),
@@ -80,7 +80,7 @@ impl OfferedAdapter {
         }
     }
 
-    fn candidate(&self, now: Timestamp) -> Candidate<'_> {
+    pub(super) fn candidate(&self, now: Timestamp) -> Candidate<'_> {
         Candidate {
             provider: &self.provider,
             profile: self.profile.as_ref(),

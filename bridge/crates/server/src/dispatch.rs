@@ -7,7 +7,6 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -53,6 +52,7 @@ pub(super) async fn submit(
 pub(super) async fn show(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
+    State(dispatcher): State<Dispatcher>,
     State(life): State<ProcessState>,
     Path(id): Path<String>,
     mut query: Query,
@@ -61,27 +61,24 @@ pub(super) async fn show(
     let all = query.flag("all");
     query.finish()?;
     if all {
-        return every(store.as_ref(), &id).await;
+        return every(store.as_ref(), &dispatcher, &id).await;
     }
     let dispatch = find(store.as_ref(), &id).await?;
     let wait = Duration::from_secs(wait);
     let dispatch = follow::until_finished(store.as_ref(), dispatch, wait, &life.closing).await?;
-    Ok(Json(json!(View::whole(store.as_ref(), dispatch).await?)))
+    let view = View::whole(store.as_ref(), &dispatcher, dispatch).await?;
+    Ok(Json(json!(view)))
 }
 
 pub(super) async fn list(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
+    State(dispatcher): State<Dispatcher>,
     query: Query,
 ) -> Result<Json<Value>, Failure> {
     let page = store.dispatches(filter(query)?).await?;
-    let now = Timestamp::now();
-    let views = page
-        .items
-        .into_iter()
-        .map(|dispatch| View::brief(dispatch, now));
     Ok(Json(json!({
-        "dispatches": views.collect::<Vec<_>>(),
+        "dispatches": View::listed(&dispatcher, page.items).await?,
         "nextCursor": page_cursor(page.next),
     })))
 }
@@ -143,10 +140,14 @@ fn accepted(answer: &submit::Answer) -> Response {
     (StatusCode::ACCEPTED, location, Json(body)).into_response()
 }
 
-async fn every(store: &dyn Store, id: &str) -> Result<Json<Value>, Failure> {
+async fn every(
+    store: &dyn Store,
+    dispatcher: &Dispatcher,
+    id: &str,
+) -> Result<Json<Value>, Failure> {
     let mut views = Vec::new();
     for dispatch in find_all(store, id, MAX_LISTED as usize).await? {
-        views.push(View::whole(store, dispatch).await?);
+        views.push(View::whole(store, dispatcher, dispatch).await?);
     }
     Ok(Json(json!({ "dispatches": views })))
 }

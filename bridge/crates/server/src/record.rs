@@ -7,7 +7,8 @@ use serde_json::value::RawValue;
 use super::attempts::{self, AttemptLine};
 use super::error::{Code, Failure};
 use forge_base::id::DispatchId;
-use forge_dispatch::route;
+use forge_dispatch::wait::WaitReason;
+use forge_dispatch::{Dispatcher, route};
 use forge_store::Store;
 use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
 use forge_store::roles::Records;
@@ -31,6 +32,9 @@ pub(super) struct View {
     /// `waiting` while the dispatch is held.
     #[serde(skip_serializing_if = "Option::is_none")]
     approval: Option<&'static str>,
+    /// Reason for which a queued dispatch has not started.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wait_reason: Option<WaitReason>,
     priority: i8,
     attempt: u32,
     #[serde(serialize_with = "forge_base::time::millis")]
@@ -159,6 +163,7 @@ impl View {
             error_code,
             cancel_requested: dispatch.cancel_requested,
             approval: dispatch.is_held.then_some("waiting"),
+            wait_reason: None,
             priority: dispatch.priority,
             attempt: dispatch.attempts,
             accepted_at: dispatch.accepted_at,
@@ -179,9 +184,25 @@ impl View {
         }
     }
 
+    /// Dispatches of a list.
+    pub(super) async fn listed(
+        dispatcher: &Dispatcher,
+        dispatches: Vec<DispatchRecord>,
+    ) -> Result<Vec<Self>, Failure> {
+        let reasons = dispatcher.wait_reasons(&dispatches).await?;
+        let now = Timestamp::now();
+        let views = dispatches.into_iter().zip(reasons);
+        let views = views.map(|(dispatch, wait_reason)| Self {
+            wait_reason,
+            ..Self::brief(dispatch, now)
+        });
+        Ok(views.collect())
+    }
+
     /// Dispatch with its attempts and deliveries.
     pub(super) async fn whole(
         store: &dyn Store,
+        dispatcher: &Dispatcher,
         dispatch: DispatchRecord,
     ) -> Result<Self, Failure> {
         let deliveries = match dispatch.state {
@@ -190,7 +211,11 @@ impl View {
             DispatchState::Finished { .. } => store.deliveries_of(dispatch.id).await?,
         };
         let attempts = attempts::of(store, &dispatch).await?;
+        let reasons = dispatcher
+            .wait_reasons(std::slice::from_ref(&dispatch))
+            .await?;
         let mut view = Self::brief(dispatch, Timestamp::now());
+        view.wait_reason = reasons.into_iter().next().flatten();
         view.attempts = Some(attempts);
         view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
         Ok(view)

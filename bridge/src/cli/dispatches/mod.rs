@@ -119,7 +119,9 @@ fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<Exi
             path: &LIST,
             query: &filter.query(filter.status),
         };
-        let names = ["dispatch", "status", "task", "agent", "adapter", "accepted"];
+        let names = [
+            "dispatch", "status", "task", "agent", "adapter", "accepted", "waits",
+        ];
         range
             .print(context, &client, list, names, rows, "dispatches")
             .await?;
@@ -128,7 +130,7 @@ fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<Exi
 }
 
 /// Rows of a page of the list.
-fn rows(page: &Value) -> Vec<[String; 6]> {
+fn rows(page: &Value) -> Vec<[String; 7]> {
     let row = |dispatch: &Value| {
         let [id, task, agent, provider, accepted] = [
             "/dispatchId",
@@ -138,7 +140,11 @@ fn rows(page: &Value) -> Vec<[String; 6]> {
             "/acceptedAt",
         ]
         .map(|column| text(dispatch, column));
-        [id, status(dispatch), task, agent, provider, accepted]
+        let waits = match dispatch.get("waitReason") {
+            Some(reason) => text(reason, "/message"),
+            None => String::new(),
+        };
+        [id, status(dispatch), task, agent, provider, accepted, waits]
     };
     let dispatches = page["dispatches"].as_array().into_iter().flatten();
     dispatches.map(row).collect()

@@ -139,23 +139,17 @@ fn members(record: &Value) -> Vec<(&'static str, String)> {
     if record["cancelRequested"] == true && record["status"] != "finished" {
         state.push_str(", cancellation requested");
     }
-    if record["approval"] == "waiting" {
-        state.push_str(", waits for an approval");
-    }
-    let start_by = match record["attempt"].as_u64() {
-        Some(0) => text(record, "/startBy"),
-        Some(_) | None => "-".to_owned(),
-    };
     let mut members = vec![
         ("dispatch", text(record, "/dispatchId")),
         ("task", text(record, "/taskId")),
         ("agent", text(record, "/agentId")),
         ("adapter", provider),
         ("status", state),
+        ("waits", text(record, "/waitReason/message")),
+        ("given up", text(record, "/waitReason/givenUpAt")),
         ("priority", text(record, "/priority")),
         ("accepted", text(record, "/acceptedAt")),
         ("not before", text(record, "/notBefore")),
-        ("start by", start_by),
         ("started", text(record, "/startedAt")),
         ("finished", text(record, "/finishedAt")),
         ("run", text(record, "/runId")),

@@ -23,6 +23,28 @@ export interface Accepted {
   links: DispatchLinks;
 }
 
+/** Reason for which a queued dispatch has not started. */
+export interface WaitReason {
+  /**
+   * `node`: the node that it belongs to is away. `session`: an earlier dispatch of its session has not finished.
+   * `concurrency`: the slots of the adapter are taken, or are by those before it.
+   */
+  kind: "approval" | "not_before" | "adapter_missing" | "adapter_offline" | "adapter_paused" | "node" | "session" | "concurrency";
+  /** The reason for people, such as the message of an adapter that is offline. */
+  message: string;
+  /** Place in the queue of the adapter, from 1; only with `concurrency`, and absent behind the first 1,000. */
+  place?: number;
+  /** Dispatch of the same session that runs now; only with `session`. */
+  dispatchId?: string;
+  /** Node that is away; only with `node`. */
+  node?: string;
+  /**
+   * Time at which this wait ends at the latest: the dispatch then ends as `queue_timeout`. With `node`, one that is
+   * not bound to it runs elsewhere. Absent with `not_before`.
+   */
+  givenUpAt?: string;
+}
+
 /** Attempt of a dispatch. */
 export interface DispatchAttempt {
   number: number;
@@ -77,6 +99,8 @@ export interface Dispatch {
   cancelRequested: boolean;
   /** Present while the dispatch waits for an approval. */
   approval?: "waiting";
+  /** Reason for which a queued dispatch has not started; absent if it is about to. */
+  waitReason?: WaitReason;
   priority: number;
   /** Number of attempts begun so far. */
   attempt: number;

@@ -56,7 +56,7 @@ pub struct Routed {
     pub pinned: bool,
     /// True if there is a `sessionId` and the adapter resumes it.
     pub session_honoured: bool,
-    /// Requested features that the chosen adapter lacks, as texts for the caller.
+    /// Requested features that the chosen adapter lacks, and the reason if it starts nothing now, as texts for the caller.
     pub warnings: Vec<String>,
     pub decision: Decision,
 }

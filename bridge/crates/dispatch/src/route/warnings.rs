@@ -1,11 +1,16 @@
-//! Warnings of the 202: members of the request that the chosen adapter does not honour.
+//! Warnings of the 202: members of the request that the chosen adapter does not honour, and a wait for it.
 
 use super::{Candidate, supports};
 use crate::request::DispatchRequest;
+use crate::wait;
 
 pub(super) fn of(dispatch: &DispatchRequest, chosen: &Candidate<'_>) -> Vec<String> {
     let provider = chosen.provider;
     let mut warnings = Vec::new();
+    if let Some((_, reason)) = wait::of_adapter(chosen) {
+        let seconds = dispatch.queue_timeout.as_secs();
+        warnings.push(format!("the dispatch waits, at most {seconds} s: {reason}"));
+    }
     if dispatch.session_id.is_some() && !supports(chosen, "session_resume") {
         warnings.push(format!(
             "sessionId is ignored: {provider} lacks session_resume"

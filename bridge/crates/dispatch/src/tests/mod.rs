@@ -4,6 +4,7 @@
 mod claim;
 mod gated;
 mod probe;
+mod wait;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use super::Subject;
 use super::sample::{PROVIDER, accept, at, begin, claim, event, failed, ok, ready, task};
-use crate::record::{Claim, Lease, NewDispatch, Requeue, Reroute};
+use crate::record::{Claim, DispatchFilter, Lease, NewDispatch, Requeue, Reroute};
 use crate::{Error, Store};
 use forge_base::event::kind;
 use forge_base::id::DispatchId;
@@ -194,10 +194,22 @@ pub async fn a_session_runs_one_after_another(subject: impl Subject) {
     let third = accept(&*store, urgent).await;
     let alone = accept(&*store, task("d")).await;
     assert_eq!(ready(&*store).await, [first, alone]);
+    let blocked = async || {
+        let page = store.dispatches(DispatchFilter {
+            limit: 10,
+            ..DispatchFilter::default()
+        });
+        let blocked = page.await.unwrap().items.into_iter();
+        let blocked = blocked.filter(|dispatch| dispatch.is_blocked);
+        blocked.map(|dispatch| dispatch.id).collect::<Vec<_>>()
+    };
+    assert_eq!(blocked().await, [third, second]);
+    assert!(store.dispatch(second).await.unwrap().unwrap().is_blocked);
     let begun = begin(&*store, first, 1).await;
     assert_eq!(ready(&*store).await, [alone]);
     finish(&*store, Claim::Attempt(begun.lease)).await;
     assert_eq!(ready(&*store).await, [second, alone]);
+    assert_eq!(blocked().await, [third]);
     finish(&*store, Claim::Unstarted(second)).await;
     assert_eq!(ready(&*store).await, [third, alone]);
     finish(&*store, Claim::Unstarted(third)).await;

@@ -5,8 +5,8 @@ use serde_json::value::RawValue;
 
 use crate::record::{
     self, Approval, ApprovalFilter, ApprovalStatus, Begun, CancelRequest, Claim, ClaimLimits,
-    Claimed, Decision, Finish, Finished, Interrupted, Lease, Page, Progress, Ready, Recorded,
-    Requeue, Reroute,
+    Claimed, Decision, DispatchRecord, Finish, Finished, Interrupted, Lease, Page, Progress, Ready,
+    Recorded, Requeue, Reroute,
 };
 use crate::transition::{self, End, Stage};
 use crate::{Error, Result, rules};
@@ -41,12 +41,23 @@ impl State {
         })
     }
 
+    /// True if nothing but an earlier dispatch of its session can keep it from the queue.
+    fn may_queue(kept: &Kept) -> bool {
+        kept.queued() && !kept.record.is_held && !kept.delayed && !kept.record.cancel_requested
+    }
+
     pub(super) fn may_start(&self, kept: &Kept) -> bool {
-        kept.queued()
-            && !kept.record.is_held
-            && !kept.delayed
-            && !kept.record.cancel_requested
-            && (kept.record.session.is_none() || !self.blocked(kept))
+        Self::may_queue(kept) && (kept.record.session.is_none() || !self.blocked(kept))
+    }
+
+    /// The record as it is read, without the result.
+    pub(super) fn record(&self, kept: &Kept) -> DispatchRecord {
+        DispatchRecord {
+            is_blocked: Self::may_queue(kept)
+                && kept.record.session.is_some()
+                && self.blocked(kept),
+            ..kept.record.clone()
+        }
     }
 
     /// Dispatches of this adapter that can start, in their order.

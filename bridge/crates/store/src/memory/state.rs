@@ -109,13 +109,6 @@ impl Kept {
             } => Status::Error,
         }
     }
-
-    fn with_result(&self) -> DispatchRecord {
-        DispatchRecord {
-            result: self.result.clone(),
-            ..self.record.clone()
-        }
-    }
 }
 
 impl State {
@@ -247,8 +240,16 @@ impl State {
         seq
     }
 
+    fn with_result(&self, kept: &Kept) -> DispatchRecord {
+        DispatchRecord {
+            result: kept.result.clone(),
+            ..self.record(kept)
+        }
+    }
+
     pub(super) fn dispatch(&self, id: DispatchId) -> Option<DispatchRecord> {
-        self.seq(id).map(|seq| self.dispatches[&seq].with_result())
+        self.seq(id)
+            .map(|seq| self.with_result(&self.dispatches[&seq]))
     }
 
     pub(super) fn request(&self, id: DispatchId) -> Result<Box<RawValue>> {
@@ -261,7 +262,7 @@ impl State {
         newest_first
             .filter(|kept| kept.record.task_id == task_id)
             .take(limit)
-            .map(Kept::with_result)
+            .map(|kept| self.with_result(kept))
             .collect()
     }
 
@@ -284,7 +285,7 @@ impl State {
         });
         let page: Vec<_> = found.by_ref().take(filter.limit).collect();
         let next = found.next().and(page.last()).map(|(seq, _)| **seq);
-        let items = page.into_iter().map(|(_, kept)| kept.record.clone());
+        let items = page.into_iter().map(|(_, kept)| self.record(kept));
         Page {
             items: items.collect(),
             next,

@@ -322,6 +322,7 @@ pub enum DispatchState {
 
 /// Record of one dispatch, without its request.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "four independent properties")]
 pub struct DispatchRecord {
     pub id: DispatchId,
     pub task_id: String,
@@ -339,6 +340,10 @@ pub struct DispatchRecord {
     pub cancel_requested: bool,
     /// Waits for an approval.
     pub is_held: bool,
+    /// Waits for an earlier dispatch of its session.
+    pub is_blocked: bool,
+    /// Node that it waits for, or runs on; `None` if any node can start it.
+    pub home: Option<Home>,
     pub accepted_at: Timestamp,
     pub not_before: Option<Timestamp>,
     pub start_by: Timestamp,
@@ -347,6 +352,14 @@ pub struct DispatchRecord {
     pub callback: Option<Callback>,
     /// Schema `Result` of `openapi.json` with `events`, once finished. Omitted in lists.
     pub result: Option<Box<RawValue>>,
+}
+
+/// Node that ran the last dispatch of a session, or whose folder a dispatch works in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Home {
+    pub node: String,
+    /// True if no other node can run it.
+    pub is_bound: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ from .deliveries import DeliveryStatus
 from .results import Result
 
 __all__ = [
-    "DispatchStatus", "DispatchLinks", "Accepted", "DispatchAttempt", "DispatchDelivery", "DroppedAdapter",
-    "RoutingStep", "Dispatch", "StreamTicket"
+    "DispatchStatus", "DispatchLinks", "Accepted", "WaitReason", "DispatchAttempt", "DispatchDelivery",
+    "DroppedAdapter", "RoutingStep", "Dispatch", "StreamTicket"
 ]
 
 DispatchStatus: TypeAlias = Literal["accepted", "queued", "running", "finished"]
@@ -33,6 +33,26 @@ class Accepted(TypedDict):
     """True if the key was known, so that no new dispatch runs."""
     warnings: list[str]
     links: DispatchLinks
+
+class WaitReason(TypedDict):
+    """Reason for which a queued dispatch has not started."""
+
+    kind: Literal["approval", "not_before", "adapter_missing", "adapter_offline", "adapter_paused", "node", "session", "concurrency"]
+    """`node`: the node that it belongs to is away. `session`: an earlier dispatch of its session has not finished.
+    `concurrency`: the slots of the adapter are taken, or are by those before it.
+    """
+    message: str
+    """The reason for people, such as the message of an adapter that is offline."""
+    place: NotRequired[int]
+    """Place in the queue of the adapter, from 1; only with `concurrency`, and absent behind the first 1,000."""
+    dispatchId: NotRequired[str]
+    """Dispatch of the same session that runs now; only with `session`."""
+    node: NotRequired[str]
+    """Node that is away; only with `node`."""
+    givenUpAt: NotRequired[str]
+    """Time at which this wait ends at the latest: the dispatch then ends as `queue_timeout`. With `node`, one that is
+    not bound to it runs elsewhere. Absent with `not_before`.
+    """
 
 class DispatchAttempt(TypedDict):
     """Attempt of a dispatch."""
@@ -86,6 +106,8 @@ class Dispatch(TypedDict):
     cancelRequested: bool
     approval: NotRequired[Literal["waiting"]]
     """Present while the dispatch waits for an approval."""
+    waitReason: NotRequired[WaitReason]
+    """Reason for which a queued dispatch has not started; absent if it is about to."""
     priority: int
     attempt: int
     """Number of attempts begun so far."""
