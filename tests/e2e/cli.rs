@@ -103,6 +103,10 @@ fn an_option_that_does_not_act_is_refused_and_not_in_the_help() {
         .env("BRIDGE_TOKEN", "t");
     let (code, _, err) = run(demo.args(["completions", "bash"]));
     assert_eq!(code, 0, "{err}");
+    // The URL of the receiver is another argument.
+    let mut test = bridge(home.path());
+    let (code, _, err) = run(test.args(["callback", "test", "nowhere"]));
+    assert!(code == 1 && !err.contains("no effect"), "{err}");
     let (_, out, _) = run(demo.args(["--help"]));
     assert!(!out.contains("--url") && !out.contains("--json"), "{out}");
 }

@@ -86,8 +86,9 @@ fn hide(command: &mut Command, above: &[&str]) {
     let path = [above, &[&name]].concat();
     let acting = acting(&path);
     *command = std::mem::take(command).mut_args(|arg| {
-        let is_idle = |id: &str| ALL.contains(&id) && !acting.contains(&id);
-        match is_idle(arg.get_id().as_str()) {
+        let id = arg.get_id().as_str();
+        // Another argument of a command can have the same name.
+        match arg.is_global_set() && ALL.contains(&id) && !acting.contains(&id) {
             true => arg.hide(true),
             false => arg,
         }
@@ -107,22 +108,21 @@ pub(super) fn parse() -> Result<Cli, clap::Error> {
         true => acting(&["serve"]),
         false => acting(&path),
     };
-    let is_idle = |option: &&str| {
-        let is_given = last.value_source(option) == Some(ValueSource::CommandLine);
-        is_given && !acting.contains(option)
-    };
-    if let Some(option) = ALL.iter().find(|option| is_idle(option)) {
-        let names: Vec<_> = [command.get_name()]
-            .into_iter()
-            .chain(path.iter().copied())
-            .collect();
-        let message = format!("--{option} has no effect on `{}`", names.join(" "));
-        let mut at = &mut command;
-        for name in path {
-            at = at
-                .find_subcommand_mut(name)
-                .expect("the command was parsed");
-        }
+    let names = [command.get_name()].into_iter().chain(path.iter().copied());
+    let shown = names.collect::<Vec<_>>().join(" ");
+    let mut at = &mut command;
+    for name in path {
+        at = at
+            .find_subcommand_mut(name)
+            .expect("the command was parsed");
+    }
+    let idle = at.get_arguments().find(|arg| {
+        let id = arg.get_id().as_str();
+        let is_given = last.value_source(id) == Some(ValueSource::CommandLine);
+        arg.is_global_set() && ALL.contains(&id) && is_given && !acting.contains(&id)
+    });
+    if let Some(idle) = idle {
+        let message = format!("--{} has no effect on `{shown}`", idle.get_id());
         return Err(at.error(ErrorKind::ArgumentConflict, message));
     }
     Cli::from_arg_matches(&matches)
@@ -173,6 +173,7 @@ mod tests {
             (&["secrets", "token"], &["--json"], &["--config", "--ca"]),
             (&["adapters", "list"], &["--json", "--url", "--token"], &[]),
             (&["completions"], &[], &["--json", "--config"]),
+            (&["callback", "test"], &["<URL>", "--json"], &["--url"]),
         ] {
             let mut command = hide_idle(Cli::command());
             let mut at = &mut command;
