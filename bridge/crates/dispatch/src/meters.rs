@@ -2,7 +2,7 @@
 
 use forge_adapter_api::Usage;
 
-use forge_base::metrics::{Counter, Histogram, OTHER, Table};
+use forge_base::metrics::{Counter, Gauge, Histogram, OTHER, Table};
 
 use super::model_retries::REASONS;
 use super::normalise::Account;
@@ -54,12 +54,25 @@ pub const MICROS: f64 = 1e6;
 #[derive(Debug)]
 pub struct Meters {
     pub providers: Table<Provider>,
+    pub take_overs: TakeOvers,
+}
+
+/// Dispatches that ran under ended leases, which this node took over since its start.
+#[derive(Debug, Default)]
+pub struct TakeOvers {
+    /// Dispatches returned to the queue.
+    pub requeued: Counter,
+    /// Dispatches that ended.
+    pub ended: Counter,
+    /// Time of the last one, in nanoseconds since 1970.
+    pub(super) last_nanos: Gauge,
 }
 
 impl Default for Meters {
     fn default() -> Self {
         Self {
             providers: Table::new(PROVIDERS),
+            take_overs: TakeOvers::default(),
         }
     }
 }

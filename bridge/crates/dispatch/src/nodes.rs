@@ -16,7 +16,7 @@ use forge_base::time;
 use forge_plugin_host::Adapter;
 use forge_store::node::{Node, NodeRecord, Notices, Tenure};
 
-use super::recover::recover;
+use super::recover::{Recovered, recover};
 use super::route::Candidate;
 use super::submit::away_since;
 use super::{Dispatcher, Inner};
@@ -40,6 +40,18 @@ pub struct Offer {
     /// Ids of its keys; empty until it has published anything.
     pub keys: Vec<String>,
     pub adapters: Vec<OfferedAdapter>,
+    /// Dispatches that it took over since its start; `None` if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken_over: Option<TakenOver>,
+}
+
+/// Dispatches of ended leases that a node took over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TakenOver {
+    pub count: u64,
+    /// Time of the last one.
+    pub at: Timestamp,
 }
 
 impl Offer {
@@ -172,11 +184,27 @@ impl Inner {
         adapters.map(OfferedAdapter::of).collect()
     }
 
+    fn taken_over(&self) -> Option<TakenOver> {
+        let meters = &self.finisher.meters.take_overs;
+        let count = meters.requeued.get() + meters.ended.get();
+        let at = time::from_nanos(meters.last_nanos.get().cast_signed());
+        (count > 0).then_some(TakenOver { count, at })
+    }
+
+    fn count_taken_over(&self, recovered: Recovered) {
+        let meters = &self.finisher.meters.take_overs;
+        meters.requeued.add(recovered.requeued);
+        meters.ended.add(recovered.ended);
+        let now = time::nanos(self.finisher.clock.now());
+        meters.last_nanos.set(now.cast_unsigned());
+    }
+
     /// Publishes what this node offers, if it has changed.
     fn publish(&self, itself: &Offer) {
         let offer = Offer {
             keys: self.vault.keys().iter().map(ToString::to_string).collect(),
             adapters: self.offered(),
+            taken_over: self.taken_over(),
             ..itself.clone()
         };
         let Ok(offer) = to_raw_value(&offer) else {
@@ -218,6 +246,11 @@ impl Dispatcher {
     /// Adapters of this node, as it offers them to the others.
     pub fn offered(&self) -> Vec<OfferedAdapter> {
         self.inner.offered()
+    }
+
+    /// Dispatches that this node took over since its start; `None` if there are none.
+    pub fn taken_over(&self) -> Option<TakenOver> {
+        self.inner.taken_over()
     }
 
     /// Tells the other nodes what this one offers, and does what they ask for, until `shutdown`. On a store that has one
@@ -293,6 +326,7 @@ impl Dispatcher {
                 let pause = match recover(&self.inner.finisher).await {
                     Ok(recovered) => {
                         if recovered.requeued + recovered.ended > 0 {
+                            self.inner.count_taken_over(recovered);
                             tracing::warn!(
                                 "the lease of a node has ended: {} of its dispatches are queued again, {} have ended",
                                 recovered.requeued,

@@ -2,6 +2,11 @@
 
 use forge_base::metrics::{Counter, Gauge, Histogram};
 
+/// Outcomes of a commit whose answer was lost.
+pub const LOST_ANSWERS: [&str; 3] = ["committed", "rolled_back", "unknown"];
+/// Tables with a number of dead rows of their own; those of the others are added up.
+pub const DEAD_ROWS: [&str; 3] = ["dispatch", "delivery", "other"];
+
 /// Metrics of one store since it was opened.
 #[derive(Debug)]
 pub struct Meters {
@@ -15,6 +20,8 @@ pub struct Meters {
     pub wal_bytes: Gauge,
     /// Bytes waiting for the writer thread.
     pub queue_bytes: Gauge,
+    /// Metrics of a store that several nodes can share; zero in other ones.
+    pub shared: SharedMeters,
 }
 
 impl Default for Meters {
@@ -25,6 +32,34 @@ impl Default for Meters {
             failures: Counter::default(),
             wal_bytes: Gauge::default(),
             queue_bytes: Gauge::default(),
+            shared: SharedMeters::default(),
+        }
+    }
+}
+
+/// Metrics of a store that several nodes can share. Those of the database are read every 30 s.
+#[derive(Debug)]
+pub struct SharedMeters {
+    /// Milliseconds since the last renewal of the lease was asked for.
+    pub lease_age_ms: Gauge,
+    /// Time of one poll of what the other nodes have changed.
+    pub polls: Histogram,
+    /// Commits whose answer was lost, indexed like `LOST_ANSWERS`.
+    pub lost_answers: [Counter; LOST_ANSWERS.len()],
+    /// Age of the oldest transaction that keeps dead rows from being removed, in milliseconds; 0 if there is none.
+    pub oldest_snapshot_ms: Gauge,
+    /// Estimated dead rows, indexed like `DEAD_ROWS`.
+    pub dead_rows: [Gauge; DEAD_ROWS.len()],
+}
+
+impl Default for SharedMeters {
+    fn default() -> Self {
+        Self {
+            lease_age_ms: Gauge::default(),
+            polls: Histogram::of_short_times(),
+            lost_answers: Default::default(),
+            oldest_snapshot_ms: Gauge::default(),
+            dead_rows: Default::default(),
         }
     }
 }

@@ -12,7 +12,7 @@ use forge_dispatch::meters::Provider;
 use forge_plugin_host::Adapter;
 
 use super::page::Page;
-use super::{MetricSources, runs, signals};
+use super::{MetricSources, nodes, runs, signals};
 
 /// Components and queue lengths read by one scrape.
 pub(super) struct Scrape {
@@ -101,6 +101,7 @@ impl Scrape {
         signals::write(&self.parties.signals, page)?;
         runs::write(&self.parties.runs, page)?;
         self.store(page)?;
+        nodes::write(&self.parties, page)?;
         self.children(page)?;
         self.buffers(page)?;
         self.http(page)

@@ -2,6 +2,7 @@
 //! answer costs the same with a million records.
 
 mod families;
+mod nodes;
 mod page;
 mod process;
 mod runs;

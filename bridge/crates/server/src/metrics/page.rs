@@ -126,6 +126,15 @@ impl Page<'_> {
         self.family(about, Some(&Unit::Bytes), MetricType::Gauge, write)
     }
 
+    /// Gauge in seconds; the unit is appended to the name.
+    pub(super) fn seconds(
+        &mut self,
+        about: (&str, &str),
+        write: impl FnOnce(&mut Samples<'_>) -> fmt::Result,
+    ) -> fmt::Result {
+        self.family(about, Some(&Unit::Seconds), MetricType::Gauge, write)
+    }
+
     /// Histogram in seconds; the unit is appended to the name.
     pub(super) fn times(
         &mut self,

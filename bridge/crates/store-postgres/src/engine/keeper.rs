@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 use super::counter::Counter;
 use super::instant::Instant;
 use super::link::{Link, LinkError};
-use super::{Shared, TAKEN};
+use super::{Shared, TAKEN, lock};
 use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
 use crate::tables::nodes::{NODES, record};
@@ -69,8 +69,6 @@ pub(super) struct Keeper {
     shared: Arc<Shared>,
     counter: Counter,
     link: Option<Link>,
-    /// Before the last request that began or renewed the lease.
-    renewed: Instant,
     /// Values of the last poll.
     seen: Seen,
 }
@@ -83,12 +81,11 @@ struct Seen {
 }
 
 impl Keeper {
-    pub(super) fn new(shared: Arc<Shared>, tasks: TaskTracker, link: Link, begun: Instant) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, tasks: TaskTracker, link: Link) -> Self {
         Self {
             counter: Counter::new(Arc::clone(&shared), tasks),
             shared,
             link: Some(link),
-            renewed: begun,
             seen: Seen::default(),
         }
     }
@@ -124,6 +121,14 @@ impl Keeper {
         self.shared.published.node.lease.unwrap_or(Duration::MAX)
     }
 
+    fn renewed(&self) -> Instant {
+        *lock(&self.shared.renewed)
+    }
+
+    fn set_renewed(&self, asked: Instant) {
+        *lock(&self.shared.renewed) = asked;
+    }
+
     fn is_held(&self) -> bool {
         matches!(
             *self.shared.published.node.tenure.borrow(),
@@ -133,7 +138,7 @@ impl Keeper {
 
     /// Time until this node gives its lease up: two thirds of it, so that all that runs can end before it does.
     fn left(&self) -> Duration {
-        self.renewed.left(self.lease() * 2 / RENEWALS)
+        self.renewed().left(self.lease() * 2 / RENEWALS)
     }
 
     /// One poll, with a renewal where it is time. Returns the pause until the next one; `None` if another process has
@@ -200,7 +205,7 @@ impl Keeper {
             .offer
             .as_ref()
             .is_some_and(|seen| seen.get() == offer.get());
-        if !is_told || self.renewed.left(self.lease() / RENEWALS).is_zero() {
+        if !is_told || self.renewed().left(self.lease() / RENEWALS).is_zero() {
             self.renew(offer).await?;
         }
         self.poll().await
@@ -227,7 +232,7 @@ impl Keeper {
         let Some(row) = answers.first().and_then(|rows| rows.first()) else {
             return Err(self.reason().await?);
         };
-        self.renewed = asked;
+        self.set_renewed(asked);
         self.seen.offer = Some(offer);
         let now: Timestamp = Columns::of(row).next()?;
         // The database looked at its clock about half way between question and answer.
@@ -259,7 +264,7 @@ impl Keeper {
 
     /// Begins a new epoch, after the lease of the last one has ended: what it ran can still be ending before.
     async fn come_back(&mut self) -> Result<Duration, Lapse> {
-        let left = self.renewed.left(self.lease());
+        let left = self.renewed().left(self.lease());
         if !left.is_zero() {
             return Ok(left.min(REST));
         }
@@ -275,7 +280,7 @@ impl Keeper {
         let shared = &self.shared;
         shared.published.begin_epoch(epoch);
         shared.queue.set_lapsed(None);
-        self.renewed = asked;
+        self.set_renewed(asked);
         tracing::warn!(epoch, "this node works again, under a new lease");
         // Others have changed what it counted.
         self.counter.count(false);
@@ -295,7 +300,9 @@ impl Keeper {
         let ready = Statement::new(READY, params![node]);
         let paused = Statement::new(PAUSED, Vec::new());
         let all = [&poll, &cancelled, &ready, &paused];
+        let begun = Instant::now();
         let answers = self.link()?.send(&all).await?;
+        self.shared.meters.shared.polls.time(begun.elapsed());
         let [state, cancelled, ready, paused] = answers.as_slice() else {
             return Err(Error::NotFound.into());
         };

@@ -12,6 +12,7 @@ mod queue;
 mod readers;
 pub(crate) mod target;
 mod tls;
+mod vitals;
 mod writer;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,6 +54,8 @@ struct Shared {
     queue: WriteQueue,
     published: Arc<Published>,
     meters: Arc<Meters>,
+    /// Before the last request that began or renewed the lease.
+    renewed: Mutex<Instant>,
 }
 
 impl Engine {
@@ -72,12 +75,15 @@ impl Engine {
             queue: WriteQueue::new(config.queue_bytes),
             published: Arc::clone(published),
             meters: Arc::default(),
+            renewed: Mutex::new(begun),
         });
         let writing = TaskTracker::new();
         writing.spawn(Writer::new(Arc::clone(&shared), writing_link).run());
         let keeper = CancellationToken::new();
-        let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), keeping_link, begun);
+        let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), keeping_link);
         tasks.spawn(keeping.run(keeper.clone()));
+        let watching = vitals::watch(Arc::clone(&readers), Arc::clone(&shared.meters));
+        tasks.spawn(keeper.clone().run_until_cancelled_owned(watching));
         Self {
             shared,
             readers,
@@ -96,6 +102,8 @@ impl Engine {
     pub(crate) fn meters(&self) -> Arc<Meters> {
         let meters = &self.shared.meters;
         meters.queue_bytes.set(self.shared.queue.bytes_in_use());
+        let age = lock(&self.shared.renewed).elapsed();
+        meters.shared.lease_age_ms.set(age.as_millis() as u64);
         Arc::clone(meters)
     }
 

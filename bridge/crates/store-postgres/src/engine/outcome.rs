@@ -32,6 +32,17 @@ pub(super) enum Outcome {
     Unknown,
 }
 
+impl Outcome {
+    /// Place in `LOST_ANSWERS`.
+    pub(super) fn place(&self) -> usize {
+        match self {
+            Self::Committed { .. } => 0,
+            Self::RolledBack => 1,
+            Self::Unknown => 2,
+        }
+    }
+}
+
 /// The position before the events of a batch, from the answers to the statements that wrote it.
 pub(super) fn base(answers: &[Vec<Row>], event_count: u64) -> Result<u64> {
     match answers {

@@ -247,6 +247,7 @@ impl Writer {
                 let store_id = &published.identity.store_id;
                 let (outcome, link) = outcome::resolve(&self.shared.target, store_id, &sent).await;
                 self.link = link;
+                self.shared.meters.shared.lost_answers[outcome.place()].inc();
                 match outcome {
                     Outcome::Committed { base } => base,
                     Outcome::RolledBack => return Err(lost()),

@@ -20,6 +20,16 @@ async fn start() -> (Database, Relay, Postgres) {
     (database, relay, store)
 }
 
+fn lost_answers(store: &Postgres) -> Vec<u64> {
+    let meters = store.meters();
+    meters
+        .shared
+        .lost_answers
+        .iter()
+        .map(|count| count.get())
+        .collect()
+}
+
 /// Accepts a dispatch once the store has a connection again.
 async fn accept_again(store: &dyn Store, task_id: &str) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
@@ -59,6 +69,7 @@ async fn what_was_committed_is_acknowledged_with_its_positions() {
     let read = store.dispatch(id).await.unwrap().unwrap();
     assert_eq!(read.result.unwrap().get(), recorded.body);
     assert_eq!(store.log_bounds().issued, 6);
+    assert_eq!(lost_answers(&store), [4, 0, 0]);
     let events = store
         .events(&EventFilter::default(), 0, 100)
         .await
@@ -79,6 +90,7 @@ async fn what_was_not_committed_is_refused_and_not_there() {
     let refused = store.accept(task("t")).await;
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     relay.cut(Cut::Never);
+    assert_eq!(lost_answers(&store), [0, 1, 0]);
     assert!(store.by_task("t", 1).await.unwrap().is_empty());
     assert_eq!(store.counts().queued, 1);
     accept_again(&store, "t").await;

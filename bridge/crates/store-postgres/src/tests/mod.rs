@@ -14,6 +14,7 @@ mod pooler;
 mod refusals;
 mod relay;
 mod steps;
+mod vitals;
 
 use std::sync::{Arc, Mutex};
 
