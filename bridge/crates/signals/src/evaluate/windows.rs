@@ -69,7 +69,7 @@ fn record_of(other: &OtherSignal) -> SignalRecord {
     }
 }
 
-/// What the record of another bridge counts for.
+/// The record of another bridge as it is counted.
 fn subject_of<'a>(other: &'a OtherSignal, record: &'a SignalRecord) -> Subject<'a> {
     Subject {
         source: SignalSource::Agent,

@@ -14,6 +14,8 @@ use forge_store::roles::{
 };
 use forge_store::{Error, Store};
 
+use tokio::task::JoinHandle;
+
 use super::cluster::run as run_script;
 use super::{new_store, open};
 use crate::Postgres;
@@ -21,22 +23,23 @@ use crate::batch::{Needs, Rows};
 use crate::engine::link::Link;
 
 /// Keeps the writer busy until the returned sender is dropped or used, so that what is submitted meanwhile shares a batch.
-fn hold_writer(
-    store: &Postgres,
-) -> (
-    mpsc::Sender<()>,
-    impl Future<Output = forge_store::Result<()>>,
-) {
+/// Returns when it is busy.
+async fn hold_writer(store: &Postgres) -> (mpsc::Sender<()>, JoinHandle<forge_store::Result<()>>) {
     let (release, held) = mpsc::channel::<()>();
+    let (begins, begun) = mpsc::channel();
     let held = std::sync::Mutex::new(held);
-    let store = store.clone();
-    let change = move |_: &mut Rows| {
-        let _ = held.lock().unwrap().recv();
-        Ok(())
-    };
-    (release, async move {
-        store.write(0, Needs::default(), change).await
-    })
+    let writes = store.clone();
+    let holding = tokio::spawn(async move {
+        let change = move |_: &mut Rows| {
+            let _ = begins.send(());
+            let _ = held.lock().unwrap().recv();
+            Ok(())
+        };
+        writes.write(0, Needs::default(), change).await
+    });
+    let begun = tokio::task::spawn_blocking(move || begun.recv());
+    begun.await.unwrap().unwrap();
+    (release, holding)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,7 +54,7 @@ async fn a_change_that_the_database_refuses_takes_only_itself_back() {
         judge: Some(Arc::clone(&strict) as _),
         ..signals::signal("s", 1)
     };
-    let (release, holds) = hold_writer(&store);
+    let (release, holds) = hold_writer(&store).await;
     let refused = store.write(0, Needs::default(), |rows| {
         rows.execute(
             "INSERT INTO meta (name, value) VALUES (NULL, 1)",
@@ -71,7 +74,7 @@ async fn a_change_that_the_database_refuses_takes_only_itself_back() {
         store.accept(task("t")),
         async move { drop(release) },
     );
-    held.unwrap();
+    held.unwrap().unwrap();
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     assert!(
         matches!(panicked, Err(Error::Unavailable(_))),

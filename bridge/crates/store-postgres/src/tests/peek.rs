@@ -8,6 +8,7 @@ use forge_store::roles::{Executions as _, Maintenance as _, Secrets as _};
 use super::cluster::{Cluster, Database, Targets as _, cluster, run};
 use super::new_store;
 use crate::Postgres;
+use crate::steps::VERSION;
 
 #[tokio::test]
 async fn sealed_values_are_read_beside_the_node_that_writes() {
@@ -70,7 +71,10 @@ async fn a_report_names_versions_and_missing_rights() {
     let mut own = Postgres::peek(&database.target()).await.unwrap();
     let own = own.report().await.unwrap();
     assert_eq!(own.missing_rights, Vec::<String>::new());
-    assert_eq!((own.schema, own.durability), (Some(1), Durability::Server));
+    assert_eq!(
+        (own.schema, own.durability),
+        (Some(VERSION), Durability::Server)
+    );
     assert!(own.database.starts_with(&database.name), "{}", own.database);
     let server = cluster().run("postgres", "SHOW server_version");
     assert!(

@@ -206,7 +206,7 @@ pub enum SignalGroup {
     Session(String),
 }
 
-/// What a signal that another bridge of the store has recorded adds to windows.
+/// Amounts of a signal that another bridge of the store has recorded, and the values that it counts for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OtherSignal {
     /// Number of the record in the order in which all are stored.
