@@ -17,19 +17,27 @@ use crate::harness::until;
 /// Bytes that a file of the server can have while its disk is full.
 const FULL: u64 = 24 << 20;
 
+/// Locks the rows of what runs until there is a table `released`.
+const LOCK: &str =
+    "BEGIN; SELECT 1 FROM dispatch WHERE phase = 4 FOR UPDATE; SELECT pg_advisory_xact_lock(42);
+   DO $$BEGIN
+     WHILE to_regclass('released') IS NULL LOOP PERFORM pg_sleep(0.05); END LOOP;
+   END$$; COMMIT";
+
 /// Lets the processes of a server write files of this size at most: beyond it they fail as on a disk without space.
 fn limit_files(server: &Cluster, bytes: &str) {
-    let pid = std::fs::read_to_string(server.folder.join("data/postmaster.pid")).unwrap();
-    let postmaster = pid.lines().next().unwrap().to_owned();
-    let children = Command::new("pgrep").args(["-P", &postmaster]).output();
-    let children = String::from_utf8(children.unwrap().stdout).unwrap();
-    for pid in children.lines().chain([&*postmaster]) {
-        let limit = format!("--fsize={bytes}");
-        // A process can have ended meanwhile.
-        let _ = Command::new("prlimit")
-            .args(["--pid", pid, &limit])
-            .status();
-    }
+    const LIMIT: &str = r#"
+        as=; [ "$(id -u)" != 0 ] || as="setpriv --reuid postgres --regid postgres --clear-groups"
+        read -r postmaster <"$1/data/postmaster.pid"
+        for pid in $(pgrep -P "$postmaster"); do $as prlimit --pid "$pid" --fsize="$2:unlimited" || true; done
+        exec $as prlimit --pid "$postmaster" --fsize="$2:unlimited"
+    "#;
+    let limited = Command::new("sh")
+        .args(["-c", LIMIT, "sh"])
+        .arg(&server.folder)
+        .arg(bytes)
+        .status();
+    assert!(limited.unwrap().success());
 }
 
 async fn post(bridge: &Process, task: &str, message: &str) -> (StatusCode, Value) {
@@ -92,13 +100,15 @@ async fn a_row_that_is_locked_delays_its_own_dispatch() {
     let (name, url) = database();
     let home = Home::new(&[("BRIDGE_STORE", &url)]);
     let bridge = home.start();
-    let locked = bridge.api.dispatch(quiet("locked", "slow:500")).await;
+    let locked = bridge.api.dispatch(quiet("locked", "slow:3000")).await;
     bridge.api.running(&locked).await;
-    let locking = std::thread::spawn(move || {
-        let script =
-            "BEGIN; SELECT 1 FROM dispatch WHERE phase = 4 FOR UPDATE; SELECT pg_sleep(6); COMMIT";
-        cluster().run(&name, script);
-    });
+    let database = name.clone();
+    let locking = std::thread::spawn(move || cluster().run(&database, LOCK));
+    until("the lock", async || {
+        let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 42";
+        (cluster().run(&name, held) == "1").then_some(())
+    })
+    .await;
     for number in 0..5 {
         let id = bridge
             .api
@@ -107,6 +117,7 @@ async fn a_row_that_is_locked_delays_its_own_dispatch() {
         bridge.api.finished(&id).await;
     }
     assert_eq!(bridge.api.record(&locked).await["status"], "running");
+    cluster().run(&name, "CREATE TABLE released ()");
     locking.join().unwrap();
     let record = bridge.api.finished(&locked).await;
     assert_eq!(record["result"]["status"], "ok", "{record}");

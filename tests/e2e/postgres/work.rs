@@ -54,7 +54,8 @@ async fn work_is_done_and_no_file_of_a_store_is_written() {
 
 #[tokio::test]
 async fn killed_in_the_middle_of_work_it_loses_nothing() {
-    let (home, database) = home(&[]);
+    // A slow machine can interrupt the same dispatch each time.
+    let (home, database) = home(&[("BRIDGE_DISPATCH_MAX_ATTEMPTS", "5")]);
     let mut load = Load::start().await;
     for _ in 0..3 {
         let bridge = home.start();

@@ -59,6 +59,16 @@ impl Offer {
     pub fn of(node: &NodeRecord) -> Self {
         serde_json::from_str(node.offer.get()).unwrap_or_default()
     }
+
+    fn of_ended(node: &NodeRecord) -> Self {
+        let mut offer = Self::of(node);
+        for adapter in &mut offer.adapters {
+            adapter.health = HealthStatus::Offline;
+            adapter.message = Some(format!("its bridge is away: {}", offer.name));
+            adapter.away_since = node.lease_until;
+        }
+        offer
+    }
 }
 
 /// Adapter of a node, as of its last look.
@@ -118,8 +128,10 @@ impl Offers {
         Arc::clone(&offers)
     }
 
-    fn set(&self, nodes: &[NodeRecord]) {
-        let offers = nodes.iter().map(Offer::of);
+    /// What a node offered whose lease has ended is away since then.
+    fn set(&self, live: &[NodeRecord], ended: &[NodeRecord]) {
+        let offers = live.iter().map(Offer::of);
+        let offers = offers.chain(ended.iter().map(Offer::of_ended));
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         *held = offers.collect();
     }
@@ -147,6 +159,15 @@ pub(super) fn join<'a>(candidates: &mut Vec<Candidate<'a>>, offers: &'a [Offer],
             .find(|own| own.provider == other.provider);
         match own {
             None => candidates.push(other),
+            // One that is offline has no room.
+            Some(own) if other.health == HealthStatus::Offline => {
+                own.away_for = own.away_for.min(other.away_for.or(own.away_for));
+            }
+            Some(own) if own.health == HealthStatus::Offline => {
+                let known = own.profile;
+                *own = other;
+                own.profile = own.profile.or(known);
+            }
             Some(own) => {
                 let is_known = own.profile.is_some() || other.profile.is_none();
                 if (rank(other.health), is_known) < (rank(own.health), true) {
@@ -284,7 +305,9 @@ impl Dispatcher {
                         inner.heed(&notices);
                         inner.keep_pauses(&notices.paused).await;
                     }
-                    Ok(()) = others.changed() => inner.offers.set(&others.borrow_and_update()),
+                    Ok(()) = others.changed() => {
+                        inner.offers.set(&others.borrow_and_update(), &node.ended.borrow());
+                    }
                     _ = publish.tick() => inner.publish(&itself),
                     _ = breakers.tick(), if !others.borrow().is_empty() => {
                         if let Err(error) = inner.deliverer.learn_breakers().await {
@@ -394,8 +417,46 @@ mod tests {
             panic!("{candidates:?}");
         };
         assert_eq!((a.health, a.message), (HealthStatus::Degraded, None));
-        assert_eq!((a.paused, a.running, a.max_concurrent), (false, 3, 6));
+        assert_eq!((a.paused, a.running, a.max_concurrent), (false, 1, 2));
         assert_eq!((b.provider, b.health), ("b", HealthStatus::Healthy));
+    }
+
+    #[test]
+    fn an_adapter_of_a_node_that_has_ended_is_away_since_then() {
+        let now = Timestamp::from_second(100).unwrap();
+        let node = Node::alone("n".to_owned(), 1);
+        let offer = Offer {
+            name: "host".to_owned(),
+            adapters: vec![
+                offered("a", HealthStatus::Healthy),
+                offered("b", HealthStatus::Healthy),
+            ],
+            ..Offer::default()
+        };
+        node.offer.send_replace(to_raw_value(&offer).unwrap());
+        let ended = NodeRecord {
+            lease_until: Timestamp::from_second(70).ok(),
+            is_live: false,
+            ..node.record()
+        };
+        let offers = Offers::default();
+        offers.set(&[], &[ended]);
+        assert!(!offers.has("a"));
+        let own = offered("b", HealthStatus::Healthy);
+        let (mut candidates, offers) = (vec![own.candidate(now)], offers.get());
+        join(&mut candidates, &offers, now);
+        let [b, a] = candidates.as_slice() else {
+            panic!("{candidates:?}");
+        };
+        assert_eq!(
+            (a.health, a.message),
+            (HealthStatus::Offline, Some("its bridge is away: host"))
+        );
+        assert_eq!(a.away_for, Some(Duration::from_secs(30)));
+        assert_eq!(
+            (b.health, b.running, b.max_concurrent),
+            (HealthStatus::Healthy, 1, 2)
+        );
     }
 
     #[test]
@@ -405,7 +466,7 @@ mod tests {
             serde_json::value::RawValue::from_string(r#"{"adapters":7}"#.to_owned()).unwrap(),
         );
         let offers = Offers::default();
-        offers.set(&[node.record()]);
+        offers.set(&[node.record()], &[]);
         assert!(!offers.has("a") && offers.get().len() == 1);
         let offer = Offer {
             adapters: vec![
@@ -415,7 +476,7 @@ mod tests {
             ..Offer::default()
         };
         node.offer.send_replace(to_raw_value(&offer).unwrap());
-        offers.set(&[node.record()]);
+        offers.set(&[node.record()], &[]);
         assert!(offers.has("a") && !offers.has("b"));
     }
 }

@@ -58,6 +58,8 @@ pub struct Node {
     pub notices: watch::Sender<Notices>,
     /// The other nodes that are live.
     pub others: watch::Sender<Arc<[NodeRecord]>>,
+    /// Those whose lease has ended, for a day; set before `others`.
+    pub ended: watch::Sender<Arc<[NodeRecord]>>,
     /// Description of this node, which it publishes.
     pub offer: watch::Sender<Box<RawValue>>,
     /// Unused tickets of a store with one node.
@@ -74,6 +76,7 @@ impl Node {
             tenure: watch::Sender::new(Tenure::Held { epoch }),
             notices: watch::Sender::default(),
             others: watch::Sender::new(Arc::from([])),
+            ended: watch::Sender::new(Arc::from([])),
             offer: watch::Sender::new(RawValue::NULL.to_owned()),
             tickets: Tickets::default(),
             // One for each store that a process opens.

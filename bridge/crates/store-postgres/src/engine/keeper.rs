@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 use tokio::time::{sleep, timeout};
 use tokio_postgres::Row;
@@ -28,6 +28,8 @@ const BUSY: Duration = Duration::from_millis(50);
 const REST: Duration = Duration::from_millis(250);
 /// Shortest time that is left of a lease for ending what runs under it, as a share of the lease: a third.
 const RENEWALS: u32 = 3;
+/// Time for which a node is known after its lease has ended.
+const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 /// Longest time in which a lease is given back.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 const NEWER: &str =
@@ -75,7 +77,7 @@ pub(super) struct Keeper {
 
 #[derive(Default)]
 struct Seen {
-    nodes: u64,
+    nodes: Option<u64>,
     counted: u64,
     offer: Option<Box<RawValue>>,
 }
@@ -310,12 +312,12 @@ impl Keeper {
         published.observe(state.next()?, state.next()?);
         let (nodes, counted, is_old): (u64, u64, bool) =
             (state.next()?, state.next()?, state.next()?);
-        if nodes != self.seen.nodes {
+        if self.seen.nodes != Some(nodes) {
             self.see_nodes().await?;
             if nodes == 0 {
                 self.counter.count(false);
             }
-            self.seen.nodes = nodes;
+            self.seen.nodes = Some(nodes);
         }
         if nodes != 0 && counted != self.seen.counted {
             self.take_numbers().await?;
@@ -349,7 +351,7 @@ impl Keeper {
         Ok(if is_busy { BUSY } else { REST })
     }
 
-    /// Reads the other nodes that are live.
+    /// Reads the other nodes.
     async fn see_nodes(&mut self) -> Result<(), Lapse> {
         let answers = self
             .link()?
@@ -359,10 +361,14 @@ impl Keeper {
         let nodes = nodes.iter().map(|row| record(&mut Columns::of(row)));
         let nodes = nodes.collect::<Result<Vec<_>>>()?;
         let own = &self.shared.published.node;
-        let others = nodes
+        let oldest = own.clock().now() - REMEMBERED;
+        let (others, mut ended): (Vec<_>, Vec<_>) = nodes
             .into_iter()
-            .filter(|node| node.is_live && node.id != own.id);
-        own.others.send_replace(others.collect());
+            .filter(|node| node.id != own.id)
+            .partition(|node| node.is_live);
+        ended.retain(|node| node.lease_until.is_some_and(|until| until > oldest));
+        own.ended.send_replace(ended.into());
+        own.others.send_replace(others.into());
         Ok(())
     }
 
