@@ -151,6 +151,7 @@ fn dispatch() -> NewDispatch {
         ],
         is_held: false,
         is_bound: false,
+        retry_of: None,
         start: Some(NewEvent::new(kind::STARTED, now)),
         queue_limit: u64::MAX,
     }

@@ -19,9 +19,10 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 88] = [
+const ROUTES: [(&str, &str, &str); 89] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
+    ("GET", "/api/v2/dispatch/{id}/request", READ),
     ("GET", "/api/v2/dispatch/{id}/output", READ),
     ("GET", "/api/v2/dispatch/{id}/files/{name}", READ),
     ("GET", "/api/v2/dispatch/{id}/events", READ),

@@ -1,4 +1,4 @@
-//! `forge-bridge dispatches`: list, page and cancellation from a shell.
+//! `forge-bridge dispatches`: list, page, cancellation and retry from a shell.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,13 @@ impl Shell {
 
     /// Exit code, standard output and standard error of `dispatches` with these arguments.
     fn run(&self, arguments: &[&str]) -> (i32, String, String) {
+        self.run_with("", arguments)
+    }
+
+    /// The same with this editor.
+    fn run_with(&self, editor: &str, arguments: &[&str]) -> (i32, String, String) {
         let mut command = self.home.command();
+        command.env("EDITOR", editor);
         command.arg("dispatches").args(arguments);
         let output = command.args(["--url", &self.bridge.api.url]).output();
         let output = output.unwrap();
@@ -128,6 +134,8 @@ async fn a_page_shows_how_a_dispatch_went() {
         for part in [
             "adapter     echo, pinned",
             "status      ok",
+            "Request\n",
+            "model               ok\n",
             "Routing\n",
             "Attempts\n",
             "Events\n",
@@ -145,6 +153,7 @@ async fn a_page_shows_how_a_dispatch_went() {
     let (_, record, _) = shell.run(&["show", &id, "--json"]);
     let record: Value = serde_json::from_str(&record).unwrap();
     assert_eq!(record["dispatchId"], id);
+    assert_eq!(record["request"]["message"], "hello");
     let attempt = &record["deliveries"][0]["attempts"][0];
     assert_eq!(attempt["status"], 410, "{record}");
     let (code, _, err) = shell.run(&["show", "unknown"]);
@@ -189,7 +198,7 @@ async fn many_are_cancelled_only_after_a_yes() {
     // Standard input is empty.
     let (code, _, err) = shell.run(&["cancel", "--agent", "many"]);
     assert!(code == 1 && err.contains("Cancel 1 dispatches?"), "{err}");
-    assert!(err.contains("nothing was cancelled"), "{err}");
+    assert!(err.contains("none was cancelled"), "{err}");
     assert_eq!(shell.tasks(&["list", "--status", "queued"]).len(), 2);
     let (code, out, _) = shell.run(&["cancel", "--status", "queued", "--yes"]);
     assert_eq!((code, &*out), (0, "2 cancelled\n"));
@@ -200,7 +209,7 @@ async fn many_are_cancelled_only_after_a_yes() {
 
     let (code, _, err) = shell.run(&["cancel", "--since", "1h", "--yes"]);
     assert!(
-        code == 1 && err.contains("no unfinished dispatch matches"),
+        code == 1 && err.contains("no such dispatch matches"),
         "{err}"
     );
     for unusable in [
@@ -269,4 +278,83 @@ async fn the_list_and_the_page_say_why_a_dispatch_waits() {
     }
     assert_eq!(api.record("t-1").await["waitReason"]["place"], 2);
     assert_eq!(api.record(&blocker).await["waitReason"], Value::Null);
+}
+
+#[tokio::test]
+async fn a_retry_is_another_task_that_names_the_first() {
+    let shell = Shell::start();
+    let api = &shell.bridge.api;
+    let mut failed = Vec::new();
+    for (task, model) in [("t-0", "ok"), ("t-1", "fail:quota"), ("t-2", "fail:quota")] {
+        let times = json!({"deadline": "2126-11-27T00:00:00Z", "metadata": {"a": 1}});
+        let id = api.dispatch(with(quiet(task, model), &times)).await;
+        api.finished(&id).await;
+        failed.push(id);
+    }
+    let (code, out, err) = shell.run(&["retry", "t-1"]);
+    assert_eq!((code, &*err), (0, ""), "{out}");
+    let words: Vec<_> = out.split_whitespace().collect();
+    let again = api.finished(words[0]).await;
+    assert_eq!(again["retryOf"], failed[1], "{again}");
+    assert_eq!(again["result"]["retryOf"], failed[1], "{again}");
+    assert_eq!(again["errorCode"], "quota", "{again}");
+    let task = again["taskId"].as_str().unwrap();
+    assert!(task.starts_with("t-1-retry-"), "{again}");
+    let path = format!("/api/v2/dispatch/{}/request", words[0]);
+    let (_, request) = api.get(&path).await;
+    assert_eq!(request["metadata"], json!({"a": 1}), "{request}");
+    assert_eq!(request.get("deadline"), None, "{request}");
+    assert!(out.ends_with("1 dispatched again\n"), "{out}");
+
+    let (code, out, _) = shell.run(&["retry", "--since", "1h", "--dry-run"]);
+    assert_eq!((code, &*out), (0, "3 would be dispatched again\n"));
+    let (code, _, err) = shell.run(&["retry", "--agent", "agent"]);
+    assert!(
+        code == 1 && err.contains("Dispatch again 3 dispatches?"),
+        "{err}"
+    );
+    let (code, out, _) = shell.run(&["retry", "--status", "ok", "--yes", "--json"]);
+    let answer: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &answer["dispatched"][0]["retryOf"]),
+        (0, &json!(failed[0]))
+    );
+    for unusable in [
+        &["retry"][..],
+        &["retry", "--status", "queued"],
+        &["retry", "a", "b", "--edit"],
+    ] {
+        let (code, _, err) = shell.run(unusable);
+        assert_eq!(code, 2, "{err}");
+    }
+    let (code, _, err) = shell.run(&["retry", "unknown"]);
+    assert!(code == 4 && err.contains("there is no dispatch"), "{err}");
+}
+
+#[tokio::test]
+async fn a_request_is_edited_before_its_retry() {
+    let shell = Shell::start();
+    let api = &shell.bridge.api;
+    let id = api.dispatch(quiet("t-1", "fail:quota")).await;
+    api.finished(&id).await;
+    let edit = ["retry", "t-1", "--edit", "--json"];
+    let (code, out, err) = shell.run_with("sed -i s/fail:quota/ok/", &edit);
+    assert_eq!(code, 0, "{err}");
+    let accepted: Value = serde_json::from_str(&out).unwrap();
+    let again = accepted["dispatchId"].as_str().unwrap();
+    let record = api.finished(again).await;
+    assert_eq!(
+        (&record["outcome"], &record["retryOf"]),
+        (&json!("ok"), &json!(id))
+    );
+
+    let (code, _, err) = shell.run_with("false", &edit);
+    assert!(code == 1 && err.contains("nothing was dispatched"), "{err}");
+    let (code, _, err) = shell.run_with("sed -i 1d", &edit);
+    assert!(code == 1 && err.contains("it is not JSON"), "{err}");
+    let kept = err.split_once("is kept in ").unwrap().1;
+    let kept = std::fs::read_to_string(kept.split_once(';').unwrap().0).unwrap();
+    assert!(kept.contains("\"fail:quota\""), "{kept}");
+    let all = shell.tasks(&["list"]);
+    assert_eq!(all.len(), 2, "{all:?}");
 }

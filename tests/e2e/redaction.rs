@@ -372,6 +372,7 @@ async fn nothing_that_is_secret_is_said_or_kept_in_the_clear() {
     .into();
     for id in &ids {
         paths.push(format!("/api/v2/dispatch/{id}"));
+        paths.push(format!("/api/v2/dispatch/{id}/request"));
         paths.push(format!("/api/v2/dispatch/{id}/output"));
         paths.push(format!("/api/v2/dispatch/{id}/events"));
         let (_, record) = asked(

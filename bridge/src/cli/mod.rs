@@ -111,7 +111,7 @@ enum Command {
     System(runtime::Arguments<runtime::system::Command>),
     /// Post a dispatch and follow it
     Dispatch(dispatch::Arguments),
-    /// List dispatches, show one on a page, and cancel them
+    /// List dispatches, show one on a page, cancel them, and dispatch them again
     Dispatches(dispatches::Arguments),
     /// Start runs on git repositories, talk to their Captain, follow and control them
     Runs(runs::Arguments),

@@ -117,7 +117,7 @@ EXPECTED = {
     "Stream output as it comes": "".join(f"Once upon a time {n}\n" for n in range(1, 6)),
     "Structured output by a schema": "Plums 250\n",
     "Repeat a request safely": "True True\n",
-    "Cancel": "True\ncancelled\n",
+    "Cancel and run again": "True\ncancelled\nTrue\n",
     "Attachments in, files out": "note.txt 9 Buy plums\nnote.txt text/plain 9\n\n",
     "Errors, and which are worth a retry": "priority: must be a whole number from -10 to 10\n400 INVALID_REQUEST not again\nrate_limited True 1\n",
     "With asyncio": "0\n1\n2\n",

@@ -30,6 +30,7 @@ BRIDGE: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any, Any, Any]] = 
     ("show", ("a/b",), {}, "GET /api/v2/dispatch/a%2Fb", None, ONE, ONE),
     ("show", ("a",), {"wait": 5}, "GET /api/v2/dispatch/a?wait=5", None, ONE, ONE),
     ("show_all", ("a",), {}, "GET /api/v2/dispatch/a?all=true", None, LIST, [1]),
+    ("request", ("a",), {}, "GET /api/v2/dispatch/a/request", None, REQUEST, REQUEST),
     ("output", ("a",), {}, "GET /api/v2/dispatch/a/output", None, "€", "€"),
     ("files", ("a",), {}, "GET /api/v2/dispatch/a", None, ONE, [1]),
     ("files", ("a",), {}, "GET /api/v2/dispatch/a", None, {}, []),
@@ -173,7 +174,7 @@ RUNS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any, Any, Any]] = [
     ),
 ]
 # Streams, and what is made of other methods.
-ELSEWHERE = {"run", "events", "dispatch_events", "stream_events", "management", "close", "aclose"}
+ELSEWHERE = {"run", "run_again", "events", "dispatch_events", "stream_events", "management", "close", "aclose"}
 
 
 def check(serve: Any, kind: str, row: Any, line: str, **options: Any) -> None:
@@ -208,6 +209,19 @@ def test_a_method_of_a_runtime(serve: Any, kind: str, row: Any) -> None:
 def test_a_method_of_runs(serve: Any, kind: str, row: Any, path: str) -> None:
     method, route = row[3].split(" ", 1)
     check(serve, kind, row, f"{method} /api/v1/{route}", runs=True, path=path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_request_runs_again_as_another_task_with_changes(serve: Any, kind: str) -> None:
+    stored = {**REQUEST, "model": "m", "priority": 3, "deadline": "2126-01-01T00:00:00Z"}
+    server = serve(lambda request: Answer(body=stored if request.line.startswith("GET") else ONE))
+    assert Client(kind, server.url).run_again("dsp_1", {"model": "other"}) == ONE
+    asked, posted = server.seen
+    assert (asked.line, posted.line) == ("GET /api/v2/dispatch/dsp_1/request", "POST /api/v2/dispatch")
+    body = json.loads(posted.body)
+    assert body.pop("taskId").startswith("t-retry-")
+    kept = {name: value for name, value in REQUEST.items() if name != "taskId"}
+    assert body == {**kept, "model": "other", "priority": 3, "retryOf": "dsp_1"}
 
 
 def test_every_method_is_listed_and_both_kinds_have_it() -> None:

@@ -114,6 +114,21 @@ export class Bridge {
     return (await this.#json<{ dispatches: Dispatch[] }>(path, call(options))).dispatches;
   }
 
+  /** Returns the request as it can be posted again, without headers, bearer and secret of the callback. */
+  request(id: string, options: CallOptions = {}): Promise<DispatchRequest> {
+    return this.#json(`/api/v2/dispatch/${encodeURIComponent(id)}/request`, call(options));
+  }
+
+  /**
+   * Dispatches the request of a dispatch again, with these changes, as a new task that names it as `retryOf`. `notBefore`
+   * and `deadline` are left out, and so are headers, bearer and secret of the callback. `id` is a dispatch id.
+   */
+  async runAgain(id: string, changes: Partial<DispatchRequest> = {}, options: CallOptions = {}): Promise<Accepted> {
+    const { notBefore, deadline, ...request } = await this.request(id, options);
+    const taskId = `${[...request.taskId].slice(0, 50).join("")}-retry-${crypto.randomUUID()}`;
+    return this.dispatch({ ...request, taskId, retryOf: id, ...changes }, options);
+  }
+
   /** Returns the whole output; a result has at most its first MiB. */
   output(id: string, options: CallOptions = {}): Promise<string> {
     const path = `/api/v2/dispatch/${encodeURIComponent(id)}/output`;

@@ -94,7 +94,7 @@ describe.skipIf(!program)("against a bridge, the example", () => {
     ["Stream output as it comes", "Once upon a time 1\nOnce upon a time 2\nOnce upon a time 3\nOnce upon a time 4\nOnce upon a time 5\n"],
     ["Structured output by a schema", "Plums 250\n"],
     ["Repeat a request safely", "true true\n"],
-    ["Cancel", "true\ncancelled\n"],
+    ["Cancel and run again", "true\ncancelled\ntrue\n"],
     ["Attachments in, files out", "note.txt 9 Buy plums\nnote.txt text/plain 9\n\n"],
     ["Errors, and which are worth a retry", "priority: must be a whole number from -10 to 10\n400 INVALID_REQUEST not again\nrate_limited true 1\n"],
   ])("%s", async (title, expected) => {

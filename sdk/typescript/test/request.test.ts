@@ -138,6 +138,8 @@ async function everyMethod(): Promise<{
       ["files", (o) => bridge.files("x", o)],
       ["file", (o) => bridge.file("x", "y", o)],
       ["dispatches", (o) => bridge.dispatches({}, o)],
+      ["request", (o) => bridge.request("x", o)],
+      ["runAgain", (o) => bridge.runAgain("dsp_1", {}, o)],
       ["cancel", (o) => bridge.cancel("x", o)],
       ["deliveries", (o) => bridge.deliveries({}, o)],
       ["delivery", (o) => bridge.delivery("x", o)],

@@ -308,6 +308,7 @@ fn dispatch() -> NewDispatch {
         start: None,
         is_held: false,
         is_bound: false,
+        retry_of: None,
         queue_limit: u64::MAX,
     }
 }

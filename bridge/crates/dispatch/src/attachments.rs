@@ -22,7 +22,7 @@ use super::request::{Attachment, Source};
 use super::roles::Roles;
 
 /// Maximum bytes of all attachments of a dispatch, and of all its output files.
-pub(crate) const MAX_BYTES: usize = 20 << 20;
+pub const MAX_BYTES: usize = 20 << 20;
 
 /// Name of the folders, so that those of a killed bridge are found.
 const FOLDER: &str = "attachments";

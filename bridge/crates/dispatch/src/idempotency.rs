@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use forge_base::digest::{Digest, sha256};
+use forge_base::id::DispatchId;
 use forge_external::Identity;
 use forge_store::record::{IdempotencyKey, KeySpace};
 
@@ -89,6 +90,8 @@ struct Compared<'a> {
     step_id: &'a Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gateway_id: &'a Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_of: &'a Option<DispatchId>,
 }
 
 /// Members that can differ when a request is sent again, as they are stored.
@@ -157,6 +160,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         run_id,
         step_id,
         gateway_id,
+        retry_of,
         not_before,
         deadline,
         metadata,
@@ -195,6 +199,7 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
         run_id,
         step_id,
         gateway_id,
+        retry_of,
     };
     let free = Free {
         not_before,
@@ -234,7 +239,7 @@ pub fn key(dispatch: &DispatchRequest, header: Option<&str>) -> IdempotencyKey {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
     use serde_json::json;
 
@@ -248,8 +253,10 @@ mod tests {
         record(dispatch).fingerprint
     }
 
+    const RETRIED: &str = "dsp_01a21721361f70b3b74d463fc12b7f63";
+
     /// A body with every member set to a value that is not its default.
-    fn full() -> Value {
+    pub(crate) fn full() -> Value {
         json!({
             "taskId": "t", "agentId": "a", "message": "m", "callbackUrl": "https://a.example/",
             "attachments": [{"name": "a.txt", "mediaType": "text/plain", "data": "YQ=="}],
@@ -264,7 +271,7 @@ mod tests {
             "preferences": {"costTier": "low", "providers": ["echo"]}, "priority": 3,
             "recovery": "retry", "budget": {"maxTokens": 5, "maxCostUsd": 1.5},
             "callback": {"headers": {"x-a": "1"}, "retry": "compat"},
-            "userId": "u", "projectId": "p", "runId": "r", "stepId": "s", "gatewayId": "g", "metadata": {"a": 1, "b": 2},
+            "userId": "u", "projectId": "p", "runId": "r", "stepId": "s", "gatewayId": "g", "retryOf": RETRIED, "metadata": {"a": 1, "b": 2},
         })
     }
 

@@ -191,7 +191,7 @@ fn rank(health: HealthStatus) -> u8 {
 }
 
 impl Inner {
-    fn node(&self) -> &Node {
+    pub(super) fn node(&self) -> &Node {
         self.finisher.store.nodes.node()
     }
 

@@ -321,6 +321,7 @@ impl Inner {
             request: recorded.request,
             attachments: Vec::new(),
             secrets: secrets.to_seal().map(seal),
+            retry_of: dispatch.retry_of,
             session: dispatch
                 .session_id
                 .clone()

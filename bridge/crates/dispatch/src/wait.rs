@@ -69,7 +69,8 @@ struct Seen<'a> {
     /// Adapters with more ready dispatches than have a place.
     overflowing: BTreeSet<&'a str>,
     running: Vec<DispatchRecord>,
-    nodes: Vec<NodeRecord>,
+    /// Nodes that are away, of those dispatches that belong to one.
+    away: BTreeMap<DispatchId, (Home, NodeRecord)>,
 }
 
 impl Dispatcher {
@@ -101,7 +102,7 @@ impl Dispatcher {
             places,
             overflowing,
             running: inner.running_of_sessions(dispatches).await?,
-            nodes: inner.nodes_away(dispatches).await?,
+            away: inner.nodes_away(dispatches).await?,
         };
         let reason = |dispatch| inner.wait_reason(dispatch, &seen, now);
         Ok(dispatches.iter().map(reason).collect())
@@ -129,26 +130,32 @@ impl Inner {
         Ok(self.finisher.store.records.dispatches(running).await?.items)
     }
 
-    /// Nodes whose lease has ended, if one of these belongs to another node than those that are live.
+    /// Nodes whose lease has ended, of those of these dispatches that belong to one.
     async fn nodes_away(
         &self,
         dispatches: &[DispatchRecord],
-    ) -> Result<Vec<NodeRecord>, store::Error> {
-        let node = self.finisher.store.nodes.node();
-        let is_away = |home: &Home| {
+    ) -> Result<BTreeMap<DispatchId, (Home, NodeRecord)>, store::Error> {
+        let queued = dispatches.iter().filter(|dispatch| is_queued(dispatch));
+        let queued: Vec<_> = queued.map(|dispatch| dispatch.id).collect();
+        let (nodes, node) = (&self.finisher.store.nodes, self.node());
+        if queued.is_empty() || node.lease.is_none() {
+            return Ok(BTreeMap::new());
+        }
+        let mut homes = nodes.homes(&queued).await?;
+        homes.retain(|(_, home)| {
             let others = node.others.borrow();
             home.node != node.id && others.iter().all(|other| other.id != home.node)
-        };
-        let mut homes = dispatches
-            .iter()
-            .filter(|dispatch| is_queued(dispatch))
-            .filter_map(|dispatch| dispatch.home.as_ref());
-        if !homes.any(is_away) {
-            return Ok(Vec::new());
+        });
+        if homes.is_empty() {
+            return Ok(BTreeMap::new());
         }
-        let mut nodes = self.finisher.store.nodes.nodes().await?;
-        nodes.retain(|node| !node.is_live);
-        Ok(nodes)
+        let nodes = nodes.nodes().await?;
+        let away = homes.into_iter().filter_map(|(id, home)| {
+            let mut nodes = nodes.iter();
+            let node = nodes.find(|node| node.id == home.node && !node.is_live)?;
+            Some((id, (home, node.clone())))
+        });
+        Ok(away.collect())
     }
 
     fn wait_reason(
@@ -188,8 +195,8 @@ impl Inner {
         if let Some((kind, message)) = of_adapter(adapter) {
             return Some(reason(kind, message));
         }
-        if let Some(found) = self.of_home(dispatch, &seen.nodes, &reason) {
-            return Some(found);
+        if let Some((home, node)) = seen.away.get(&dispatch.id) {
+            return Some(self.of_home(dispatch, home, node, &reason));
         }
         if dispatch.is_blocked {
             let session = dispatch.session.as_deref().unwrap_or_default();
@@ -229,25 +236,23 @@ impl Inner {
     pub(super) fn of_home(
         &self,
         dispatch: &DispatchRecord,
-        away: &[NodeRecord],
+        home: &Home,
+        node: &NodeRecord,
         reason: &dyn Fn(WaitKind, String) -> WaitReason,
-    ) -> Option<WaitReason> {
-        let home = dispatch.home.as_ref()?;
-        let node = away.iter().find(|node| node.id == home.node)?;
-        let until = node.lease_until?;
-        let until = time::after(until, self.config.offline_grace);
-        let (message, given_up_at) = match home.is_bound {
-            true => ("its folder is on a node that is away", dispatch.start_by),
-            false => (
-                "the node that ran the last dispatch of its session is away",
-                until.min(dispatch.start_by),
-            ),
+    ) -> WaitReason {
+        let until = node.lease_until.filter(|_| !home.is_bound);
+        let until = until.map(|until| time::after(until, self.config.offline_grace));
+        let message = match home.is_bound {
+            true => "its folder is on a node that is away",
+            false => "the node that ran the last dispatch of its session is away",
         };
-        Some(WaitReason {
+        WaitReason {
             node: Some(home.node.clone()),
-            given_up_at: Some(given_up_at),
+            given_up_at: Some(
+                until.map_or(dispatch.start_by, |until| until.min(dispatch.start_by)),
+            ),
             ..reason(WaitKind::Node, format!("{message}: {}", home.node))
-        })
+        }
     }
 }
 

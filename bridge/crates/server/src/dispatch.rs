@@ -7,7 +7,8 @@ use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::auth::{Auth, Reader, Sender, Submitter};
@@ -19,10 +20,12 @@ use super::record::{Links, View, find, find_all};
 use super::{ProcessState, follow};
 use forge_base::id::DispatchId;
 use forge_dispatch::Dispatcher;
+use forge_dispatch::attachments::MAX_BYTES as MAX_ATTACHMENT_BYTES;
+use forge_dispatch::request;
 use forge_dispatch::submit::{self, SubmitHeaders};
 use forge_external::External;
 use forge_store::Store;
-use forge_store::record::{DispatchFilter, Status};
+use forge_store::record::{Content, DispatchFilter, Status};
 
 const MAX_WAIT_SECONDS: u64 = 60;
 const MAX_LISTED: u64 = 200;
@@ -68,6 +71,31 @@ pub(super) async fn show(
     let dispatch = follow::until_finished(store.as_ref(), dispatch, wait, &life.closing).await?;
     let view = View::whole(store.as_ref(), &dispatcher, dispatch).await?;
     Ok(Json(json!(view)))
+}
+
+/// The request as it can be posted again, without its secrets.
+pub(super) async fn request(
+    _: Reader,
+    _: NoQuery,
+    State(store): State<Arc<dyn Store>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Failure> {
+    #[derive(Deserialize)]
+    struct Stored {
+        #[serde(default)]
+        attachments: Vec<IgnoredAny>,
+    }
+    let id = find(store.as_ref(), &id).await?.id;
+    let stored = store.request(id).await?;
+    let Stored { attachments } = serde_json::from_str(stored.get()).map_err(Failure::internal)?;
+    let mut contents = Vec::with_capacity(attachments.len());
+    for position in 0..attachments.len() {
+        let content = Content::Attachment(position);
+        let content = store.content(id, content, 0, MAX_ATTACHMENT_BYTES).await?;
+        contents.push(content.map(|content| content.bytes));
+    }
+    let request = request::to_wire(&stored, &contents).map_err(Failure::internal)?;
+    Ok(Json(request))
 }
 
 pub(super) async fn list(
@@ -231,6 +259,36 @@ mod tests {
         assert_eq!(edge.get("/api/v2/dispatch/unknown").await.status, 404);
         assert_eq!(
             edge.get("/api/v2/dispatch/unknown?all=true").await.status,
+            404
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_is_shown_as_it_can_be_posted_again() {
+        let edge = Edge::new().await;
+        let mut body: Value = serde_json::from_str(DISPATCH).unwrap();
+        body["attachments"] = json!([
+            {"name": "a", "mediaType": "text/plain", "data": "YQ=="},
+            {"name": "b", "mediaType": "text/plain", "url": "https://a.example/b"},
+        ]);
+        let posted = edge.post("/api/v2/dispatch", body.to_string()).await;
+        assert_eq!(posted.status, 202, "{}", posted.json());
+        let mut shown = edge.get("/api/v2/dispatch/t/request").await.json();
+        for (name, value) in body.as_object().unwrap() {
+            assert_eq!(&shown[name], value, "{shown}");
+        }
+        let first = posted.json()["dispatchId"].clone();
+        shown["taskId"] = "again".into();
+        shown["retryOf"] = first.clone();
+        let again = edge.post("/api/v2/dispatch", shown.to_string()).await;
+        assert_eq!(again.json()["warnings"], posted.json()["warnings"]);
+        let record = edge.get("/api/v2/dispatch/again").await.json();
+        assert_eq!(record["retryOf"], first);
+        let of_it = edge.get("/api/v2/dispatch/again/request").await.json();
+        assert_eq!(of_it["attachments"], body["attachments"]);
+        assert_eq!(of_it["retryOf"], first);
+        assert_eq!(
+            edge.get("/api/v2/dispatch/unknown/request").await.status,
             404
         );
     }

@@ -200,6 +200,7 @@ pub fn router(state: Components) -> Router {
         .route("/api/health/ready", get(health::ready))
         .route("/api/v2/dispatch", post(dispatch::submit))
         .route("/api/v2/dispatch/{id}", get(dispatch::show))
+        .route("/api/v2/dispatch/{id}/request", get(dispatch::request))
         .route("/api/v2/dispatch/{id}/output", get(contents::output))
         .route("/api/v2/dispatch/{id}/files/{name}", get(contents::file))
         .route("/api/v2/dispatch/{id}/events", get(events::of_dispatch))

@@ -259,6 +259,7 @@ impl Edge {
             start,
             is_held: false,
             is_bound: false,
+            retry_of: None,
             queue_limit: 1000,
         };
         match self.store.accept(new).await.unwrap() {

@@ -20,7 +20,7 @@ use crate::record::{
     Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, CancelRequest, Claim,
     ClaimLimits, Claimed, Content, Counts, Decision, DeliveryFilter, DeliveryPayload,
     DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
-    Finished, IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease,
+    Finished, Home, IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease,
     LogBounds, NewDispatch, NewRun, NewSignal, OtherSignal, Page, Piece, Progress, Ready, Replay,
     Requeue, Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord,
     Settlement, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
@@ -334,6 +334,10 @@ pub trait Nodes: Send + Sync + 'static {
     /// All nodes, those whose lease has ended too.
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         Ok(vec![self.node().record()])
+    }
+    /// Nodes that those of these dispatches belong to which have not started, or have to start again.
+    async fn homes(&self, _dispatches: &[DispatchId]) -> Result<Vec<(DispatchId, Home)>> {
+        Ok(Vec::new())
     }
     /// Notes for all nodes that an adapter is paused, or no longer is.
     async fn note_pause(&self, _provider: &str, _is_paused: bool) -> Result<()> {

@@ -1,5 +1,6 @@
-//! `forge-bridge dispatches`: lists dispatches, shows one on a page, and cancels them.
+//! `forge-bridge dispatches`: lists dispatches, shows one on a page, cancels them and dispatches them again.
 
+mod again;
 mod bulk;
 mod page;
 
@@ -28,13 +29,17 @@ enum Command {
         #[command(flatten)]
         range: Range,
     },
-    /// Show a dispatch: its routing, attempts, events, result and deliveries
+    /// Show a dispatch: its request, routing, attempts, events, result and deliveries
     Show {
         /// Dispatch id (dsp_…), or a task id for the newest dispatch of that task
         id: String,
     },
     /// Cancel dispatches by their ids, or all that match and have not finished
-    Cancel(bulk::Arguments),
+    Cancel(bulk::Selection),
+    /// Dispatch requests again, each as a new task with `retryOf`, by ids, or of all that match and ended with an error
+    ///
+    /// Headers, bearer and secret of the callback are not repeated: they are kept encrypted. Nor are notBefore and deadline.
+    Retry(again::Arguments),
 }
 
 #[derive(Debug, Default, Args)]
@@ -108,7 +113,8 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     match arguments.command.as_ref().unwrap_or(&everything) {
         Command::List { filter, range } => list(context, filter, range),
         Command::Show { id } => page::show(context, id),
-        Command::Cancel(arguments) => bulk::cancel(context, arguments),
+        Command::Cancel(arguments) => bulk::run(context, bulk::Action::Cancel, arguments),
+        Command::Retry(arguments) => again::run(context, arguments),
     }
 }
 

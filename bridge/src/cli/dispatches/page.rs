@@ -15,8 +15,23 @@ use super::{path, status};
 const PAGE: &str = "1000";
 /// Events shown from the start and from the end.
 const SHOWN: usize = 30;
-/// Lines of the output that are shown.
-const OUTPUT_LINES: usize = 20;
+/// Lines of the message and of the output that are shown.
+const TEXT_LINES: usize = 20;
+/// Characters of another member of the request that are shown.
+const LONGEST_MEMBER: usize = 200;
+/// Members of the request that are shown elsewhere on the page.
+const ABOVE: [&str; 10] = [
+    "agentId",
+    "callbackUrl",
+    "message",
+    "notBefore",
+    "priority",
+    "provider",
+    "retryOf",
+    "runId",
+    "sessionId",
+    "taskId",
+];
 /// Types of events whose content is in the result, or is too much for a page.
 const PIECES: [&str; 3] = ["assistant.text", "assistant.thinking", "exec.progress"];
 
@@ -30,11 +45,13 @@ pub(super) fn show(context: &Context, id: &str) -> anyhow::Result<ExitCode> {
             let path = ["api", "v2", "deliveries", &id];
             *delivery = client.get(Target::path(&path)).await?;
         }
+        let id = text(&record, "/dispatchId");
+        record["request"] = client.get(Target::path(&path(&id, &["request"]))).await?;
         if context.global.json {
             screen.value(&record)?;
             return Ok(ExitCode::SUCCESS);
         }
-        let events = Timeline::read(&client, &text(&record, "/dispatchId")).await?;
+        let events = Timeline::read(&client, &id).await?;
         describe(&screen, &record, &events)?;
         Ok(ExitCode::SUCCESS)
     })
@@ -97,6 +114,7 @@ fn describe(screen: &Screen, record: &Value, events: &Timeline) -> io::Result<()
         };
         member(screen, name, &shown)?;
     }
+    request(screen, &record["request"])?;
     routing(screen, record)?;
     attempts(screen, record)?;
     timeline(screen, events, &text(record, "/dispatchId"))?;
@@ -160,6 +178,31 @@ fn members(record: &Value) -> Vec<(&'static str, String)> {
     ];
     members.retain(|(name, value)| value != "-" && !(*name == "priority" && value == "0"));
     members
+}
+
+/// Members of the request besides those at the top, on one line each; its message as text.
+fn request(screen: &Screen, request: &Value) -> io::Result<()> {
+    heading(screen, "Request")?;
+    let members = request.as_object().into_iter().flatten();
+    for (name, value) in members.filter(|(name, _)| !ABOVE.contains(&name.as_str())) {
+        let value = tail::shortened(&text(value, ""), LONGEST_MEMBER);
+        let name = screen.paint(Tone::Quiet, format_args!("{name:<19}"));
+        screen.line(format_args!("{name} {}", value.replace('\n', " ")))?;
+    }
+    lines(screen, &text(request, "/message"))
+}
+
+/// First lines of a text, and the number of the others.
+fn lines(screen: &Screen, text: &str) -> io::Result<()> {
+    for line in text.lines().take(TEXT_LINES) {
+        screen.line(line)?;
+    }
+    let rest = text.lines().skip(TEXT_LINES).count();
+    if rest > 0 {
+        let note = format!("… {rest} more lines");
+        screen.line(screen.paint(Tone::Quiet, note))?;
+    }
+    Ok(())
 }
 
 fn routing(screen: &Screen, record: &Value) -> io::Result<()> {
@@ -250,16 +293,7 @@ fn result(screen: &Screen, result: &Value) -> io::Result<()> {
     if !result["structuredOutput"].is_null() {
         return screen.value(&result["structuredOutput"]);
     }
-    let output = result["output"].as_str().unwrap_or_default();
-    for line in output.lines().take(OUTPUT_LINES) {
-        screen.line(line)?;
-    }
-    let rest = output.lines().skip(OUTPUT_LINES).count();
-    if rest > 0 {
-        let note = format!("… {rest} more lines");
-        screen.line(screen.paint(Tone::Quiet, note))?;
-    }
-    Ok(())
+    lines(screen, result["output"].as_str().unwrap_or_default())
 }
 
 fn files(result: &Value) -> String {

@@ -119,7 +119,7 @@ export interface Dispatch {
   traceId: string;
   runId?: string;
   sessionId?: string;
-  /** Earlier failed dispatch of the same task. */
+  /** Earlier dispatch that this one repeats, by the caller's `retryOf` or as the failed one of the same task. */
   retryOf?: string;
   callbackUrl: string | null;
   /** Routing decision, with the reason for each adapter. */

@@ -87,6 +87,11 @@ export interface DispatchRequestBase {
   stepId?: string;
   /** Opaque; returned unchanged. */
   gatewayId?: string;
+  /**
+   * Earlier dispatch that this one repeats; shown in its record and result. The bridge sets it where a task id is
+   * taken over from a failed dispatch.
+   */
+  retryOf?: string;
   /** Opaque; returned unchanged. */
   metadata?: Record<string, unknown>;
 }

@@ -135,6 +135,7 @@ impl Rig {
             start: None,
             is_held: false,
             is_bound: false,
+            retry_of: None,
             queue_limit: 1_000_000,
         });
         assert!(matches!(

@@ -4,6 +4,8 @@
 //! Its JSON is a contract inside the bridge: deliveries read `callback.retry` and
 //! `traceparent` from the stored text, and `bearer`, `secret` and `headers` from the sealed one.
 
+mod wire;
+
 use std::collections::BTreeMap;
 use std::mem;
 use std::path::PathBuf;
@@ -18,10 +20,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use forge_base::id::DispatchId;
 use forge_external::Identity;
 use forge_net::backoff::Policy;
 use forge_store::record;
 
+pub use self::wire::to_wire;
 use super::trace::Trace;
 
 /// Default of `outputFile`.
@@ -118,6 +122,9 @@ pub struct DispatchRequest {
     pub step_id: Option<String>,
     #[serde(default)]
     pub gateway_id: Option<String>,
+    /// Earlier dispatch that the caller repeats with this one.
+    #[serde(default)]
+    pub retry_of: Option<DispatchId>,
 
     #[serde(default)]
     pub not_before: Option<Timestamp>,
@@ -176,6 +183,7 @@ impl DispatchRequest {
             run_id: record.run_id.clone(),
             step_id: None,
             gateway_id: None,
+            retry_of: None,
             metadata: None,
             trace: Trace {
                 trace_id: record.trace_id.clone(),

@@ -53,6 +53,7 @@ pub(crate) fn minimal() -> DispatchRequest {
         run_id: None,
         step_id: None,
         gateway_id: None,
+        retry_of: None,
         metadata: None,
         trace: Trace::from_header(None),
     }

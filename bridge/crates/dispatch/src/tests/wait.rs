@@ -5,11 +5,10 @@ use std::time::Duration;
 use forge_base::id::DispatchId;
 use forge_base::time;
 use forge_store::node::{Node, NodeRecord};
-use forge_store::record::{DispatchRecord, Home, NewDispatch};
+use forge_store::record::{Home, NewDispatch};
 use jiff::Timestamp;
 
 use super::super::wait::{WaitKind, WaitReason};
-use super::probe::PROVIDER;
 use super::{Rig, new};
 
 impl Rig {
@@ -142,13 +141,9 @@ async fn one_of_a_node_that_is_away_runs_elsewhere_unless_it_is_bound_to_it() {
         (true, record.start_by),
         (false, time::after(until, inner.config.offline_grace)),
     ] {
-        let record = DispatchRecord {
-            home: Some(Home {
-                node: "other".to_owned(),
-                is_bound,
-            }),
-            provider: PROVIDER.to_owned(),
-            ..record.clone()
+        let home = Home {
+            node: "other".to_owned(),
+            is_bound,
         };
         let reason = |kind, message| WaitReason {
             kind,
@@ -158,14 +153,11 @@ async fn one_of_a_node_that_is_away_runs_elsewhere_unless_it_is_bound_to_it() {
             node: None,
             given_up_at: None,
         };
-        let found = inner
-            .of_home(&record, std::slice::from_ref(&gone), &reason)
-            .unwrap();
+        let found = inner.of_home(&record, &home, &gone, &reason);
         assert_eq!(
             (found.kind, found.given_up_at),
             (WaitKind::Node, Some(expected))
         );
         assert_eq!(found.node.as_deref(), Some("other"));
-        assert_eq!(inner.of_home(&record, &[], &reason), None);
     }
 }

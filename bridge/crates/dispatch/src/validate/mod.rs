@@ -7,7 +7,7 @@ pub mod fields;
 mod options;
 #[cfg(test)]
 mod rows;
-mod spelling;
+pub(crate) mod spelling;
 mod tools;
 pub(crate) mod workspace;
 
@@ -28,6 +28,7 @@ use super::Config;
 use super::request::{DispatchRequest, Preferences, Recovery, Secrets};
 use super::trace::Trace;
 use crate::mcp;
+use forge_base::id::DispatchId;
 use forge_base::schema;
 
 const TIMEOUT: Name = Name {
@@ -159,6 +160,7 @@ fn read_dispatch(
         run_id: fields.id("runId"),
         step_id: fields.id("stepId"),
         gateway_id: fields.id("gatewayId"),
+        retry_of: read_retry_of(fields),
         metadata: fields.map("metadata").cloned(),
         trace: Trace::from_header(envelope.traceparent),
         // Last, so that all other members are read even if one of these is missing.
@@ -204,6 +206,14 @@ fn read_task_id(fields: &Fields<'_>) -> Option<String> {
         return None;
     }
     Some(id)
+}
+
+fn read_retry_of(fields: &Fields<'_>) -> Option<DispatchId> {
+    let id = fields.text("retryOf")?.parse().ok();
+    if id.is_none() {
+        fields.complain("retryOf", "must be the id of a dispatch, dsp_…");
+    }
+    id
 }
 
 fn read_mcp_servers(fields: &Fields<'_>, configured: &BTreeSet<String>) -> Vec<String> {

@@ -270,6 +270,17 @@ fn rows() -> Vec<Row> {
                 (json!({"secret": "plain"}), "callback.secret"),
             ],
         ),
+        row(
+            "retryOf",
+            json!(["dsp_01a21721361f70b3b74d463fc12b7f63"]),
+            json!([
+                "",
+                "task",
+                "dsp_",
+                "dlv_01a21721361f70b3b74d463fc12b7f63",
+                5
+            ]),
+        ),
         row("userId", json!(["u"]), json!(["", "x".repeat(257), 5])),
         row("projectId", json!(["p"]), json!(["", "x".repeat(257), 5])),
         row("runId", json!(["r"]), json!(["", "x".repeat(257), 5])),

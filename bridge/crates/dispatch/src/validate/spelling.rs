@@ -7,7 +7,7 @@ use forge_base::spelling::nearest;
 use super::fields::Fields;
 
 /// Members of the schema `DispatchRequest` of `openapi.json`, and the other spelling of one; sorted, as each list here.
-pub(super) const DISPATCH: &[&str] = &[
+pub(crate) const DISPATCH: &[&str] = &[
     "agentId",
     "attachments",
     "budget",
@@ -32,6 +32,7 @@ pub(super) const DISPATCH: &[&str] = &[
     "queueTimeoutSeconds",
     "recovery",
     "requires",
+    "retryOf",
     "runId",
     "sessionId",
     "stepId",

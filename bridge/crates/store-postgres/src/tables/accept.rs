@@ -79,7 +79,7 @@ fn accept(rows: &mut Rows, new: &NewDispatch) -> Result<Acceptance, Stop> {
             if let Some(id) = id {
                 rows.supersede(id, new.accepted_at);
             }
-            let begun = insert(rows, new, retry_of).map(Box::new);
+            let begun = insert(rows, new, retry_of.or(new.retry_of)).map(Box::new);
             Acceptance::Accepted { retry_of, begun }
         }
     })

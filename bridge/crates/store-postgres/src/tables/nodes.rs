@@ -4,13 +4,15 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 
 use forge_base::digest::Digest;
+use forge_base::id::DispatchId;
 use forge_store::Result;
 use forge_store::node::{Node, NodeRecord};
+use forge_store::record::Home;
 use forge_store::roles::Nodes;
 use forge_store::ticket::{MOST, MOST_OF_ONE, Ticket};
 
 use crate::Postgres;
-use crate::rows::statement::{Columns, params};
+use crate::rows::statement::{Columns, array, params};
 
 pub(crate) const NODES: &str =
     "SELECT id, epoch, offer, NOT has_ended AND until > clock_timestamp(),
@@ -35,6 +37,16 @@ impl Nodes for Postgres {
 
     async fn nodes(&self) -> Result<Vec<NodeRecord>> {
         self.all(NODES, Vec::new(), record).await
+    }
+
+    async fn homes(&self, dispatches: &[DispatchId]) -> Result<Vec<(DispatchId, Home)>> {
+        let sql = "SELECT id, home, is_bound FROM dispatch
+                   WHERE id = ANY($1) AND home IS NOT NULL AND phase < 3";
+        self.all(sql, vec![array(dispatches)], |row| {
+            let (id, node, is_bound) = (row.next()?, row.next()?, row.next()?);
+            Ok((id, Home { node, is_bound }))
+        })
+        .await
     }
 
     async fn note_pause(&self, provider: &str, is_paused: bool) -> Result<()> {

@@ -9,7 +9,7 @@ use forge_base::digest::Digest;
 use forge_base::id::{DispatchId, RunId};
 use forge_store::Result;
 use forge_store::record::{
-    Callback, Decision, DeliveryAttempt, DeliveryState, DispatchRecord, DispatchState, Home,
+    Callback, Decision, DeliveryAttempt, DeliveryState, DispatchRecord, DispatchState,
     IdempotencyKey, KeySpace,
 };
 use forge_store::transition::{Stage, Standing};
@@ -143,10 +143,6 @@ impl DispatchRow {
             cancel_requested: self.cancel_requested,
             is_held: self.phase == phase::HELD,
             is_blocked: self.phase == phase::BLOCKED,
-            home: self.home.clone().map(|node| Home {
-                node,
-                is_bound: self.is_bound,
-            }),
             accepted_at: body.accepted_at,
             not_before: self.not_before,
             start_by: self.start_by,

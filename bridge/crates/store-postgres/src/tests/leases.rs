@@ -10,8 +10,8 @@ use forge_store::contract::sample::{self, PROVIDER, accept, claim, ok, task};
 use forge_store::destination::DueQuery;
 use forge_store::node::Tenure;
 use forge_store::record::{
-    Acceptance, AfterAttempt, Begun, CancelRequest, Claim, ClaimLimits, DeliveryState, NewDispatch,
-    Progress, Requeue, Settlement,
+    Acceptance, AfterAttempt, Begun, CancelRequest, Claim, ClaimLimits, DeliveryState, Home,
+    NewDispatch, Progress, Requeue, Settlement,
 };
 use forge_store::roles::{
     Accept as _, EventLog as _, Executions as _, Maintenance as _, Nodes as _, Outbox as _,
@@ -344,7 +344,14 @@ async fn a_bound_dispatch_runs_where_it_was_accepted() {
         is_bound: true,
         ..task("t")
     };
-    accept(&first, bound).await;
+    let id = accept(&first, bound).await;
+    let free = accept(&first, task("free")).await;
+    let home = Home {
+        node: first.node().id.clone(),
+        is_bound: true,
+    };
+    assert_eq!(second.homes(&[id, free]).await.unwrap(), [(id, home)]);
+    second.finish(Claim::Unstarted(free), ok(1)).await.unwrap();
     assert!(claim_for(&second, Some(Duration::ZERO)).await.is_empty());
     assert!(claim_for(&second, None).await.is_empty());
     let begun = claim_for(&first, None).await.pop().unwrap();

@@ -71,7 +71,7 @@ fn accept(tx: &mut Tx<'_>, new: &NewDispatch) -> Result<Acceptance, Failure> {
                 if let Some(seq) = seq.filter(|_| retry_of.is_some()) {
                     deliver::supersede(tx, seq, new.accepted_at)?;
                 }
-                let begun = insert(tx, new, retry_of)?.map(Box::new);
+                let begun = insert(tx, new, retry_of.or(new.retry_of))?.map(Box::new);
                 Acceptance::Accepted { retry_of, begun }
             }
         },

@@ -133,7 +133,6 @@ pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
         cancel_requested: row.get(12)?,
         is_held: phase == phase::HELD,
         is_blocked: phase == phase::BLOCKED,
-        home: None,
         accepted_at: time(row, 13)?,
         not_before: time_option(row, 14)?,
         start_by: time(row, 15)?,

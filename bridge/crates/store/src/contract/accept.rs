@@ -4,8 +4,8 @@ use super::Subject;
 use super::sample::{accept, at, begin, callback, event, failed, ok, raw, run, settlement, task};
 use crate::Error;
 use crate::record::{
-    Acceptance, AfterAttempt, Claim, Counts, DeliveryState, DispatchState, EventFilter, Finished,
-    IdempotencyKey, KeySpace, NewDispatch,
+    Acceptance, AfterAttempt, Claim, Counts, DeliveryState, DispatchRecord, DispatchState,
+    EventFilter, Finished, IdempotencyKey, KeySpace, NewDispatch,
 };
 use forge_base::digest::sha256;
 use forge_base::event::kind;
@@ -112,6 +112,30 @@ pub async fn a_duplicate_of_a_finished_one_makes_its_delivery_due_again(subject:
     assert_eq!(delivery.settled_at, None);
     assert_eq!(store.counts().deliveries_pending, 1);
     assert_eq!(store.sweep(at(100_000), 10).await.unwrap().dispatches, 0);
+}
+
+pub async fn the_caller_names_what_it_repeats_unless_a_key_is_taken_over(subject: impl Subject) {
+    let store = subject.open().await;
+    let (old, _) = run(&*store, task("t"), failed("timeout", 2)).await;
+    let named = NewDispatch {
+        retry_of: Some(old),
+        ..task("again")
+    };
+    let id = named.id;
+    let answer = store.accept(named).await.unwrap();
+    assert!(matches!(
+        answer,
+        Acceptance::Accepted { retry_of: None, .. }
+    ));
+    let of = |record: Option<DispatchRecord>| record.unwrap().retry_of;
+    assert_eq!(of(store.dispatch(id).await.unwrap()), Some(old));
+    let taken = NewDispatch {
+        retry_of: Some(id),
+        ..task("t")
+    };
+    let taking = taken.id;
+    store.accept(taken).await.unwrap();
+    assert_eq!(of(store.dispatch(taking).await.unwrap()), Some(old));
 }
 
 pub async fn a_failed_one_gives_its_task_key_to_a_new_one(subject: impl Subject) {

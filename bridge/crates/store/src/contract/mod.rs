@@ -58,7 +58,8 @@ macro_rules! contract_tests {
                 an_accepted_dispatch_reads_as_it_was_given
                 the_same_body_is_a_duplicate_and_another_a_conflict
                 a_duplicate_of_a_finished_one_makes_its_delivery_due_again
-                a_failed_one_gives_its_task_key_to_a_new_one a_dead_delivery_is_superseded_too
+                a_failed_one_gives_its_task_key_to_a_new_one
+                the_caller_names_what_it_repeats_unless_a_key_is_taken_over a_dead_delivery_is_superseded_too
                 a_header_key_is_never_taken_over header_and_task_keys_do_not_meet
                 a_task_key_must_be_the_task_id a_full_queue_refuses_new_ones_but_knows_duplicates;
             approval:

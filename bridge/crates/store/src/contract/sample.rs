@@ -67,6 +67,7 @@ pub fn task(task_id: &str) -> NewDispatch {
         start: None,
         is_held: false,
         is_bound: false,
+        retry_of: None,
         queue_limit: 1_000_000,
     }
 }

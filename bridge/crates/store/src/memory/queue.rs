@@ -327,7 +327,7 @@ impl State {
         let page: Vec<_> = found.by_ref().take(filter.limit).collect();
         let next = found.next().and(page.last()).map(|(seq, _)| **seq);
         let items = page.into_iter().map(|(_, kept)| Approval {
-            dispatch: kept.record.clone(),
+            dispatch: self.record(kept),
             status: filter.status,
             decision: kept.decision.clone().map(|(decision, _)| decision),
         });

@@ -174,7 +174,7 @@ impl State {
 
     pub(super) fn recall(&self, key: &IdempotencyKey) -> Option<Known> {
         self.holder(key).map(|(_, kept)| Known {
-            dispatch: kept.record.clone(),
+            dispatch: self.record(kept),
             fingerprint: kept.fingerprint,
         })
     }
@@ -200,7 +200,8 @@ impl State {
             }
         };
         let start = new.start.clone();
-        let seq = self.insert(new, retry_of);
+        let repeated = retry_of.or(new.retry_of);
+        let seq = self.insert(new, repeated);
         let start = start.filter(|_| self.may_start(&self.dispatches[&seq]));
         let begun = start.map(|started| Box::new(self.begin(seq, started)));
         Ok(Acceptance::Accepted { retry_of, begun })

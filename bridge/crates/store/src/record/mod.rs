@@ -77,6 +77,9 @@ pub struct NewDispatch {
     pub task_id: String,
     pub agent_id: String,
     pub run_id: Option<String>,
+    /// Earlier dispatch that the caller repeats; one whose key it takes over is recorded in its place.
+    #[serde(default)]
+    pub retry_of: Option<DispatchId>,
     pub trace_id: String,
     /// Adapter chosen by routing.
     pub provider: String,
@@ -342,8 +345,6 @@ pub struct DispatchRecord {
     pub is_held: bool,
     /// Waits for an earlier dispatch of its session.
     pub is_blocked: bool,
-    /// Node that it waits for, or runs on; `None` if any node can start it.
-    pub home: Option<Home>,
     pub accepted_at: Timestamp,
     pub not_before: Option<Timestamp>,
     pub start_by: Timestamp,
@@ -354,7 +355,7 @@ pub struct DispatchRecord {
     pub result: Option<Box<RawValue>>,
 }
 
-/// Node that ran the last dispatch of a session, or whose folder a dispatch works in.
+/// Node that ran the last dispatch of a session, or that has the folder of a dispatch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Home {
     pub node: String,

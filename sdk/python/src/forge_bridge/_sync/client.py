@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Callable
+import uuid
+from collections.abc import Iterator, Callable, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, cast
@@ -115,6 +116,24 @@ class Bridge(Services):
         """Returns all dispatches of a task, newest first."""
         path = "/api/v2" + at("dispatch", task_id)
         return (self._page(path, "dispatches", timeout, {"all": True})).items
+
+    def request(self, id: str, *, timeout: float | None = None) -> DispatchRequest:
+        """Returns the request as it can be posted again, without headers, bearer and secret of the callback."""
+        return self._http.json("GET", "/api/v2" + at("dispatch", id, "request"), timeout=timeout)
+
+    def run_again(
+        self, id: str, changes: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Accepted:
+        """Dispatches the request of a dispatch again, with these changes, as a new task that names it as `retryOf`.
+
+        `notBefore` and `deadline` are left out, and so are headers, bearer and secret of the callback. `id` is a
+        dispatch id.
+        """
+        request = self.request(id, timeout=timeout)
+        kept = {name: value for name, value in request.items() if name not in ("notBefore", "deadline")}
+        task_id = f"{request['taskId'][:50]}-retry-{uuid.uuid4()}"
+        again = {**kept, "taskId": task_id, "retryOf": id, **(changes or {})}
+        return self.dispatch(cast(DispatchRequest, again), timeout=timeout)
 
     def output(self, id: str, *, timeout: float | None = None) -> str:
         """Returns the whole output; a result has at most its first MiB."""

@@ -127,7 +127,7 @@ class Dispatch(TypedDict):
     runId: NotRequired[str]
     sessionId: NotRequired[str]
     retryOf: NotRequired[str]
-    """Earlier failed dispatch of the same task."""
+    """Earlier dispatch that this one repeats, by the caller's `retryOf` or as the failed one of the same task."""
     callbackUrl: str | None
     routing: list[RoutingStep]
     """Routing decision, with the reason for each adapter."""

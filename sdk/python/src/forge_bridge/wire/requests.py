@@ -210,6 +210,10 @@ class DispatchRequestBase(TypedDict):
     """Opaque; returned unchanged."""
     gatewayId: NotRequired[str]
     """Opaque; returned unchanged."""
+    retryOf: NotRequired[str]
+    """Earlier dispatch that this one repeats; shown in its record and result. The bridge sets it where a task id is
+    taken over from a failed dispatch.
+    """
     metadata: NotRequired[dict[str, Any]]
     """Opaque; returned unchanged."""
 
