@@ -58,7 +58,7 @@ pub struct Node {
     pub notices: watch::Sender<Notices>,
     /// The other nodes that are live.
     pub others: watch::Sender<Arc<[NodeRecord]>>,
-    /// Those whose lease has ended, for a day; set before `others`.
+    /// Other nodes whose lease has ended, for a day; set before `others`.
     pub ended: watch::Sender<Arc<[NodeRecord]>>,
     /// Description of this node, which it publishes.
     pub offer: watch::Sender<Box<RawValue>>,

@@ -131,6 +131,7 @@ pub fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchReco
         first_started_at: None,
         retry_of,
         callback: new.callback.clone(),
+        delivery: None,
         result: None,
     }
 }
@@ -233,6 +234,7 @@ mod tests {
             first_started_at: None,
             retry_of: None,
             callback: None,
+            delivery: None,
             result: None,
         };
         Known {

@@ -55,9 +55,11 @@ impl Records for Postgres {
         let is_bounded = filter.run_id.is_none() && filter.status != Some(Status::Running);
         let range = self.range(filter.before, is_bounded).await?;
         let sql = format!(
-            "SELECT d.seq, {} FROM dispatch d JOIN body b ON b.id = d.id
+            "SELECT d.seq, v.state, {} FROM dispatch d JOIN body b ON b.id = d.id
+               LEFT JOIN delivery v ON v.id = d.id
              WHERE d.seq < $1 AND d.seq >= $2 AND {status} AND ($3 IS NULL OR d.provider = $3)
                AND ($4 IS NULL OR b.agent_id = $4) AND ($5 IS NULL OR b.run_id = $5) AND b.accepted_at >= $6
+               AND ($8 IS NULL OR v.state = $8) AND ($9 IS NULL OR substring(b.task_id FOR length($9)) = $9)
              ORDER BY d.seq DESC LIMIT $7",
             Whole::columns()
         );
@@ -65,8 +67,15 @@ impl Records for Postgres {
         let since = filter.since.unwrap_or(Timestamp::MIN);
         let limit = filter.limit.saturating_add(1);
         let (provider, agent, run) = (&filter.provider, &filter.agent_id, &filter.run_id);
-        let params = params![before, floor, *provider, *agent, *run, since, limit];
-        let read = |row: &mut Columns<'_>| Ok((row.next()?, Whole::read(row)?.record()));
+        let (delivery, prefix) = (filter.delivery, &filter.task_prefix);
+        let params = params![
+            before, floor, *provider, *agent, *run, since, limit, delivery, *prefix
+        ];
+        let read = |row: &mut Columns<'_>| {
+            let (seq, delivery) = (row.next()?, row.next()?);
+            let record = Whole::read(row)?.record();
+            Ok((seq, DispatchRecord { delivery, ..record }))
+        };
         let found = self.all(sql, params, read);
         Ok(page(found.await?, filter.limit, range.rest))
     }

@@ -149,6 +149,7 @@ impl DispatchRow {
             first_started_at: self.first_started_at,
             retry_of: body.retry_of,
             callback: callback.map(|(url, origin)| Callback { url, origin }),
+            delivery: None,
             result: None,
         }
     }

@@ -94,12 +94,13 @@ fn dispatches(
         Some(_) => "d.run_id = ?6 AND d.run_id IS NOT NULL",
     };
     let range = Range::new(connection, filter.before, index)?;
-    let select = select_dispatch!("");
+    let select = select_dispatch!(", d.delivery");
     let sql = format!(
         "{select} FROM dispatch d {index} CROSS JOIN body b ON b.dispatch = d.seq
          WHERE d.seq < ?1 AND d.seq >= ?2 AND {status} AND {run}
            AND (?3 IS NULL OR d.provider = ?3) AND (?4 IS NULL OR d.agent_id = ?4)
-           AND d.accepted_at >= ?5
+           AND d.accepted_at >= ?5 AND (?8 IS NULL OR d.delivery = ?8)
+           AND (?9 IS NULL OR substr(d.task_id, 1, length(?9)) = ?9)
          ORDER BY d.seq DESC LIMIT ?7"
     );
     let found = rows::all(
@@ -113,8 +114,18 @@ fn dispatches(
             filter.since.map_or(i64::MIN, nanos),
             filter.run_id,
             rows::limit(filter.limit.saturating_add(1)),
+            filter.delivery.map(rows::state_code),
+            filter.task_prefix,
         ],
-        |row| Ok((row.get(rows::SEQ)?, rows::dispatch(row)?)),
+        |row| {
+            let delivery: Option<i64> = row.get(rows::MORE)?;
+            let state = delivery.map(|_| rows::delivery_state(row, rows::MORE));
+            let record = DispatchRecord {
+                delivery: state.transpose()?,
+                ..rows::dispatch(row)?
+            };
+            Ok((row.get(rows::SEQ)?, record))
+        },
     )?;
     Ok(range.page(found, filter.limit))
 }

@@ -141,6 +141,7 @@ pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
         callback: url
             .zip(origin)
             .map(|(url, origin)| Callback { url, origin }),
+        delivery: None,
         result: None,
     })
 }

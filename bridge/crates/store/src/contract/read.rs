@@ -32,7 +32,9 @@ pub async fn dispatches_are_listed_newest_first_in_pages(subject: impl Subject) 
 pub async fn a_list_of_dispatches_is_filtered(subject: impl Subject) {
     let store = subject.open().await;
     run(&*store, task("ok"), ok(2)).await;
-    run(&*store, task("error"), failed("timeout", 2)).await;
+    let (_, delivery) = run(&*store, task("error"), failed("timeout", 2)).await;
+    let dead = settlement(1, 5, AfterAttempt::Dead);
+    store.settle(delivery.unwrap(), dead).await.unwrap();
     let running = NewDispatch {
         run_id: Some("run".to_owned()),
         accepted_at: at(10),
@@ -121,6 +123,34 @@ pub async fn a_list_of_dispatches_is_filtered(subject: impl Subject) {
         ),
         (
             DispatchFilter {
+                task_prefix: text("o"),
+                ..any()
+            },
+            vec!["ok"],
+        ),
+        (
+            DispatchFilter {
+                task_prefix: text("r%"),
+                ..any()
+            },
+            vec![],
+        ),
+        (
+            DispatchFilter {
+                delivery: Some(DeliveryState::Dead),
+                ..any()
+            },
+            vec!["error"],
+        ),
+        (
+            DispatchFilter {
+                delivery: Some(DeliveryState::Pending),
+                ..any()
+            },
+            vec!["ok"],
+        ),
+        (
+            DispatchFilter {
                 run_id: text("none"),
                 ..any()
             },
@@ -146,6 +176,14 @@ pub async fn a_list_of_dispatches_is_filtered(subject: impl Subject) {
         assert_eq!(seen, expected, "{filter:?}");
         assert!(page.next.is_none());
         assert!(page.items.iter().all(|dispatch| dispatch.result.is_none()));
+        for dispatch in page.items {
+            let expected = match dispatch.task_id.as_str() {
+                "ok" => Some(DeliveryState::Pending),
+                "error" => Some(DeliveryState::Dead),
+                _ => None,
+            };
+            assert_eq!(dispatch.delivery, expected, "{}", dispatch.task_id);
+        }
     }
 }
 

@@ -272,8 +272,10 @@ impl State {
         let same = |wanted: &Option<String>, value: Option<&str>| {
             wanted.is_none() || wanted.as_deref() == value
         };
-        let mut found = self.dispatches.range(..before).rev().filter(|(_, kept)| {
+        let delivery = |seq: &u64| self.deliveries.get(seq).map(|owed| owed.record.status);
+        let mut found = self.dispatches.range(..before).rev().filter(|(seq, kept)| {
             let record = &kept.record;
+            let prefix = filter.task_prefix.as_deref().unwrap_or_default();
             let is = |wanted| match (wanted, kept.status()) {
                 (Status::Finished, status) => matches!(status, Status::Ok | Status::Error),
                 (wanted, status) => wanted == status,
@@ -283,10 +285,15 @@ impl State {
                 && same(&filter.agent_id, Some(&record.agent_id))
                 && same(&filter.run_id, record.run_id.as_deref())
                 && filter.since.is_none_or(|since| record.accepted_at >= since)
+                && record.task_id.starts_with(prefix)
+                && (filter.delivery.is_none() || filter.delivery == delivery(seq))
         });
         let page: Vec<_> = found.by_ref().take(filter.limit).collect();
         let next = found.next().and(page.last()).map(|(seq, _)| **seq);
-        let items = page.into_iter().map(|(_, kept)| self.record(kept));
+        let items = page.into_iter().map(|(seq, kept)| DispatchRecord {
+            delivery: delivery(seq),
+            ..self.record(kept)
+        });
         Page {
             items: items.collect(),
             next,

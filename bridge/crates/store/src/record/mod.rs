@@ -351,6 +351,8 @@ pub struct DispatchRecord {
     pub first_started_at: Option<Timestamp>,
     pub retry_of: Option<DispatchId>,
     pub callback: Option<Callback>,
+    /// State of its delivery, once there is one. In lists only.
+    pub delivery: Option<DeliveryState>,
     /// Schema `Result` of `openapi.json` with `events`, once finished. Omitted in lists.
     pub result: Option<Box<RawValue>>,
 }
@@ -379,6 +381,10 @@ pub struct DispatchFilter {
     pub provider: Option<String>,
     pub agent_id: Option<String>,
     pub run_id: Option<String>,
+    /// First letters of the task id.
+    pub task_prefix: Option<String>,
+    /// State of the delivery.
+    pub delivery: Option<DeliveryState>,
     /// Accepted at or after this time.
     pub since: Option<Timestamp>,
     /// `Page::next` of the previous page.
