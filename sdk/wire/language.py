@@ -44,6 +44,7 @@ FILES = {
         "NodeAdapter",
         "Node",
         "NodeList",
+        "Throughput",
         "AdapterHealth",
         "Health",
     ],

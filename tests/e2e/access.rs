@@ -92,6 +92,7 @@ const ROUTES: [(&str, &str, &str); 89] = [
     ("GET", "/api/v1/runs/{runId}/artifacts/{path}", READ),
     ("GET", "/api/v1/runs/{runId}/verify", READ),
     ("POST", "/api/v1/captain/message", DISPATCH),
+    ("GET", "/api/v2/throughput", READ),
     ("GET", "/metrics", READ),
     ("GET", "/api/health", PUBLIC),
     ("GET", "/api/health/live", PUBLIC),

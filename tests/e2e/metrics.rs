@@ -118,6 +118,25 @@ async fn the_page_is_what_prometheus_wants() {
 }
 
 #[tokio::test]
+async fn the_last_hour_is_shown_in_steps() {
+    let (_home, bridge, _) = busy().await;
+    let sum = |column: &Value| {
+        let steps = column.as_array().unwrap().iter();
+        steps.map(|count| count.as_u64().unwrap()).sum::<u64>()
+    };
+    // A step takes 10 s.
+    let hour = until("the first step", || async {
+        let (_, hour) = bridge.api.get("/api/v2/throughput").await;
+        (sum(&hour["delivered"]) == 3).then_some(hour)
+    })
+    .await;
+    let sums =
+        ["accepted", "ok", "error", "failedAttempts", "running"].map(|name| sum(&hour[name]));
+    assert_eq!(sums, [3, 2, 1, 0, 0], "{hour}");
+    assert_eq!(hour["stepSeconds"], 10);
+}
+
+#[tokio::test]
 async fn labels_from_outside_are_bounded() {
     let home = Home::new(&[]);
     let bridge = home.start();

@@ -8,8 +8,10 @@ use tokio::net::TcpListener;
 
 use super::Bridge;
 use forge_base::metrics::Counter;
+use forge_server::throughput::Throughput;
 use forge_server::tls::Tls;
 use forge_server::{self as http, AgentState, ProcessState, SignalReceivers};
+use forge_store::Store;
 
 impl Bridge {
     pub(super) fn listen(
@@ -20,6 +22,15 @@ impl Bridge {
         agent_state: AgentState,
     ) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
+        let throughput = Throughput::default();
+        let recording = throughput.clone().record(
+            Arc::<dyn Store>::clone(&self.store),
+            self.dispatcher.clone(),
+            self.deliverer.clone(),
+        );
+        let ending = self.ending.clone();
+        self.tracker
+            .spawn(async move { ending.run_until_cancelled_owned(recording).await });
         let router = http::router(http::Components {
             store: Arc::clone(&self.store),
             dispatcher: self.dispatcher.clone(),
@@ -45,6 +56,7 @@ impl Bridge {
                 children: self.children.clone(),
                 dropped_log_lines,
             },
+            throughput,
         });
         self.serve(listener, router, config, self.tls.clone())?;
         if let Some(tls) = self.tls.clone() {

@@ -46,6 +46,7 @@ import type {
   SignalSession,
   SignalTotalsList,
   StreamTicket,
+  Throughput,
 } from "./wire/index.js";
 
 /** Request of {@link Bridge.run}: without a callback, unless one is named. */
@@ -192,6 +193,11 @@ export class Bridge {
     return this.#json("/api/v2/nodes", call(options));
   }
 
+  /** Returns the last hour of the bridge, or the time since its start, in steps of 10 s. */
+  throughput(options: CallOptions = {}): Promise<Throughput> {
+    return this.#json("/api/v2/throughput", call(options));
+  }
+
   adapters(options: CallOptions = {}): Promise<AdapterList> {
     return this.#json("/api/v2/adapters", call(options));
   }
@@ -316,6 +322,16 @@ export class Bridge {
       return openStream(this.#options, `/api/v2/events${query({ ...filter, after })}`, signal);
     };
     return resume(open, { after: "now", ...options }, cursor);
+  }
+
+  /** Returns up to `count` of the newest events (at most 1000), oldest first, and the cursor after them. */
+  async recentEvents(count = 100, options: CallOptions = {}): Promise<Page<BridgeEvent>> {
+    const headers = { Accept: "application/json" };
+    const path = `/api/v2/events${query({ last: count, limit: count })}`;
+    const page = await this.#json<{ events: BridgeEvent[]; nextCursor: string }>(path, { ...call(options), headers });
+    // As in streams, where an event without data has an empty object.
+    for (const event of page.events as { data?: object }[]) event.data ??= {};
+    return { items: page.events, nextCursor: page.nextCursor };
   }
 
   /** Yields the events of one dispatch, from its acceptance to its result, or to the end of its delivery. */

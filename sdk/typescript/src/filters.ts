@@ -19,6 +19,10 @@ export interface DispatchFilter extends PageFilter {
   provider?: string | undefined;
   agentId?: string | undefined;
   runId?: string | undefined;
+  /** First letters of the task id. */
+  taskPrefix?: string | undefined;
+  /** State of the callback. */
+  callback?: DeliveryStatus | undefined;
   /** RFC 3339, or an age such as `30m`, `1h` or `7d`. */
   since?: string | undefined;
 }

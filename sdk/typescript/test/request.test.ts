@@ -148,6 +148,8 @@ async function everyMethod(): Promise<{
       ["destinations", (o) => bridge.destinations(o)],
       ["closeDestination", (o) => bridge.closeDestination("x", o)],
       ["nodes", (o) => bridge.nodes(o)],
+      ["throughput", (o) => bridge.throughput(o)],
+      ["recentEvents", (o) => bridge.recentEvents(5, o)],
       ["adapters", (o) => bridge.adapters(o)],
       ["adapter", (o) => bridge.adapter("x", o)],
       ["reload", (o) => bridge.reload("x", o)],

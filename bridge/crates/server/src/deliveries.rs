@@ -20,7 +20,7 @@ use forge_store as store;
 use forge_store::record::{DeliveryFilter, DeliveryRecord, DeliveryState, Replay};
 use forge_store::roles::Outbox;
 
-const STATUSES: [(&str, DeliveryState); 4] = [
+pub(super) const STATUSES: [(&str, DeliveryState); 4] = [
     ("pending", DeliveryState::Pending),
     ("delivered", DeliveryState::Delivered),
     ("dead", DeliveryState::Dead),

@@ -17,7 +17,7 @@ use super::error::{Code, Failure};
 use super::external::identity;
 use super::query::{NoQuery, Query, page_cursor};
 use super::record::{Links, View, find, find_all};
-use super::{ProcessState, follow};
+use super::{ProcessState, deliveries, follow};
 use forge_base::id::DispatchId;
 use forge_dispatch::Dispatcher;
 use forge_dispatch::attachments::MAX_BYTES as MAX_ATTACHMENT_BYTES;
@@ -194,6 +194,8 @@ fn filter(mut query: Query) -> Result<DispatchFilter, Failure> {
         provider: query.text("provider"),
         agent_id: query.text("agentId"),
         run_id: query.text("runId"),
+        task_prefix: query.text("taskPrefix"),
+        delivery: query.choice("callback", &deliveries::STATUSES),
         since: query.time("since"),
         before: query.page(),
         limit: query.number("limit", 1..=MAX_LISTED).unwrap_or(50) as usize,

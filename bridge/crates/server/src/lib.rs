@@ -42,6 +42,7 @@ mod signals;
 mod stream_ticket;
 #[cfg(test)]
 mod testing;
+pub mod throughput;
 pub mod token;
 mod traffic;
 
@@ -78,6 +79,7 @@ use event_fanout::EventFanout;
 use events::StreamLimit;
 use origin_guard::{OriginRules, Pages};
 use signal_body::SignalReader;
+use throughput::Throughput;
 use traffic::Traffic;
 
 pub use serve::serve;
@@ -190,6 +192,7 @@ pub struct Components {
     /// Address that this router is served on.
     pub listen: SocketAddr,
     pub process: ProcessState,
+    pub throughput: Throughput,
 }
 
 /// All routes.
@@ -221,6 +224,7 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/events", get(events::of_all))
         .route("/api/v2/stream-tickets", post(stream_ticket::issue))
         .route("/api/v2/nodes", get(nodes::list))
+        .route("/api/v2/throughput", get(throughput::show))
         .route("/api/v2/adapters", get(adapters::list))
         .route("/api/v2/adapters/{provider}", get(adapters::show))
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
@@ -343,6 +347,7 @@ part! {
     Refusals = state.signals.refusals;
     Auth = state.auth;
     ProcessState = state.process;
+    Throughput = state.throughput;
     BodyReader = body_reader;
     SignalReader = signal_reader;
     EventFanout = fanout;

@@ -27,11 +27,15 @@ pub(super) async fn list(
     let nodes = store.nodes().await?.into_iter().map(|record| {
         // What a newer node publishes can be unreadable here.
         let offer: Offer = serde_json::from_str(record.offer.get()).unwrap_or_default();
-        let adapters = match record.id == *own {
-            true => dispatcher.offered(),
-            false => offer.adapters.clone(),
+        let offer = match record.id == *own {
+            true => Offer {
+                adapters: dispatcher.offered(),
+                taken_over: dispatcher.taken_over(),
+                ..offer
+            },
+            false => offer,
         };
-        NodeView::of(record, &offer, &adapters)
+        NodeView::of(record, &offer)
     });
     let nodes: Vec<_> = nodes.collect();
     Ok(Json(json!({ "node": own, "nodes": nodes })))
@@ -52,6 +56,10 @@ struct NodeView {
     /// Executions that run there.
     running: usize,
     adapters: Vec<AdapterLine>,
+    /// Dispatches of ended leases that it took over since its start.
+    taken_over: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_take_over_at: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -65,7 +73,8 @@ struct AdapterLine {
 }
 
 impl NodeView {
-    fn of(record: NodeRecord, offer: &Offer, adapters: &[OfferedAdapter]) -> Self {
+    fn of(record: NodeRecord, offer: &Offer) -> Self {
+        let adapters = &offer.adapters;
         Self {
             id: record.id,
             name: offer.name.clone(),
@@ -76,6 +85,8 @@ impl NodeView {
             lease_until: record.lease_until.map(time::format),
             running: adapters.iter().map(|adapter| adapter.running).sum(),
             adapters: adapters.iter().map(AdapterLine::of).collect(),
+            taken_over: offer.taken_over.map_or(0, |taken| taken.count),
+            last_take_over_at: offer.taken_over.map(|taken| time::format(taken.at)),
         }
     }
 }

@@ -64,6 +64,9 @@ pub(super) struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_of: Option<DispatchId>,
     callback_url: Option<String>,
+    /// State of its delivery, once there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callback_status: Option<DeliveryState>,
     routing: Box<RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
@@ -176,6 +179,7 @@ impl View {
             session_id: dispatch.session,
             retry_of: dispatch.retry_of,
             callback_url: dispatch.callback.map(|callback| callback.url),
+            callback_status: dispatch.delivery,
             routing,
             result: dispatch.result,
             attempts: None,
@@ -217,6 +221,7 @@ impl View {
         let mut view = Self::brief(dispatch, Timestamp::now());
         view.wait_reason = reasons.into_iter().next().flatten();
         view.attempts = Some(attempts);
+        view.callback_status = deliveries.first().map(|delivery| delivery.status);
         view.deliveries = Some(deliveries.iter().map(DeliveryLine::of).collect());
         Ok(view)
     }

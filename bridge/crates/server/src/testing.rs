@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
 
 use super::auth::{self, Auth};
+use super::throughput::Throughput;
 use super::{
     AgentState, Components, Config, Phase, ProcessState, SignalReceivers, metrics, router,
 };
@@ -182,6 +183,7 @@ impl Edge {
                 children: Children::new(&process::Config::default(), "store").unwrap(),
                 dropped_log_lines: Arc::default(),
             },
+            throughput: Throughput::default(),
         });
         Self {
             store,

@@ -113,12 +113,40 @@ export interface Node {
   /** Executions that run there. */
   running: number;
   adapters: NodeAdapter[];
+  /** Dispatches of ended leases that it took over since its start. */
+  takenOver: number;
+  /** Time of the last one. Absent if there is none. */
+  lastTakeOverAt?: string;
 }
 
 export interface NodeList {
   /** Id of the bridge that answers. */
   node: string;
   nodes: Node[];
+}
+
+/** Throughput of a bridge by step; all columns have the same length. */
+export interface Throughput {
+  /** Length of a step. */
+  stepSeconds: number;
+  /** Start of the first step. */
+  from: string;
+  /** Dispatches accepted within the step. */
+  accepted: number[];
+  /** Dispatches that finished with the status `ok`. */
+  ok: number[];
+  /** Dispatches that finished with the status `error`. */
+  error: number[];
+  /** Callbacks delivered. */
+  delivered: number[];
+  /** Delivery attempts that were not answered with 2xx. */
+  failedAttempts: number[];
+  /** Dispatches that wait to start, at the end of the step. */
+  waiting: number[];
+  /** Dispatches that run, at the end of the step. */
+  running: number[];
+  /** Deliveries that are pending, at the end of the step. */
+  pending: number[];
 }
 
 /** Health and load of an adapter. */

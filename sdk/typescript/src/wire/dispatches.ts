@@ -122,6 +122,7 @@ export interface Dispatch {
   /** Earlier dispatch that this one repeats, by the caller's `retryOf` or as the failed one of the same task. */
   retryOf?: string;
   callbackUrl: string | null;
+  callbackStatus?: DeliveryStatus;
   /** Routing decision, with the reason for each adapter. */
   routing: RoutingStep[];
   result?: Result;

@@ -75,9 +75,13 @@ pub(super) async fn of_all(
         ..EventFilter::default()
     };
     let place = place(&headers, &mut query);
+    let last = query.number("last", 1..=MAX_PAGE);
     let poll = Poll::read(&mut query);
     query.finish()?;
-    let position = log.unexpired(log.position(place.unwrap_or(Place::Live)).await?)?;
+    let position = match (place, last) {
+        (None, Some(last)) => log.before_newest(last),
+        (place, _) => log.unexpired(log.position(place.unwrap_or(Place::Live)).await?)?,
+    };
     let follow = Follow::new(&log.fanout, filter, Until::Forever, position, access);
     log.answer(encoding, follow, poll).await
 }
@@ -226,6 +230,12 @@ impl Log {
                 Ok(position)
             }
         }
+    }
+
+    /// Position before the newest `count` ones.
+    fn before_newest(&self, count: u64) -> u64 {
+        let bounds = self.store.log_bounds();
+        bounds.issued.saturating_sub(count).max(bounds.removed)
     }
 
     fn unexpired(&self, position: u64) -> Result<u64, Failure> {

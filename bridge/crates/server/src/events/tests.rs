@@ -182,6 +182,26 @@ async fn what_is_no_cursor_of_this_log_is_refused() {
 }
 
 #[tokio::test]
+async fn the_newest_events_come_first_if_they_are_asked_for() {
+    let edge = Edge::new().await;
+    edge.done("task").await;
+    let json = [("accept", "application/json")];
+    let read = async |query: &str| {
+        let page = ask(&edge, &format!("/api/v2/events?{query}"), &json).await;
+        page.json()
+    };
+    let count = |page: &Value| page["events"].as_array().unwrap().len();
+    let all = read("after=0").await;
+    let newest = read("last=2").await;
+    assert_eq!((count(&newest), count(&all) > 2), (2, true));
+    assert_eq!(newest["nextCursor"], all["nextCursor"]);
+    assert_eq!(read("last=1000").await, all);
+    assert_eq!(count(&read("last=2&after=now").await), 0);
+    let refused = ask(&edge, "/api/v2/events?last=0", &json).await;
+    assert_eq!(refused.status, 400);
+}
+
+#[tokio::test]
 async fn a_cursor_below_what_was_removed_is_expired() {
     let edge = Edge::new().await;
     let (_, delivery) = edge.done("old").await;

@@ -27,6 +27,7 @@ from ..wire import (
     OutputFile,
     Result,
     StreamTicket,
+    Throughput,
 )
 from .management import Management
 from .services import Services
@@ -157,6 +158,8 @@ class Bridge(Services):
         provider: str | None = None,
         agent_id: str | None = None,
         run_id: str | None = None,
+        task_prefix: str | None = None,
+        callback: DeliveryStatus | None = None,
         since: str | None = None,
         limit: int | None = None,
         cursor: str | None = None,
@@ -168,6 +171,8 @@ class Bridge(Services):
             "provider": provider,
             "agentId": agent_id,
             "runId": run_id,
+            "taskPrefix": task_prefix,
+            "callback": callback,
             "since": since,
             "limit": limit,
             "cursor": cursor,
@@ -231,6 +236,10 @@ class Bridge(Services):
     def nodes(self, *, timeout: float | None = None) -> NodeList:
         """Returns the bridges that share the store, and the one that answers."""
         return self._http.json("GET", "/api/v2/nodes", timeout=timeout)
+
+    def throughput(self, *, timeout: float | None = None) -> Throughput:
+        """Returns the last hour of the bridge, or the time since its start, in steps of 10 s."""
+        return self._http.json("GET", "/api/v2/throughput", timeout=timeout)
 
     def adapters(self, *, timeout: float | None = None) -> AdapterList:
         """Returns the adapters, in the order of the configuration, and the default one."""
@@ -305,6 +314,15 @@ class Bridge(Services):
 
         for event in resume(open, after, "id", on_state):
             yield event
+
+    def recent_events(self, count: int = 100, *, timeout: float | None = None) -> Page[BridgeEvent]:
+        """Returns up to `count` of the newest events (at most 1000), oldest first, and the cursor after them."""
+        query = {"last": count, "limit": count}
+        page = self._page("/api/v2/events", "events", timeout, query)
+        for event in page.items:
+            # The bridge leaves it out where it is empty.
+            event.setdefault("data", {})
+        return page
 
     def dispatch_events(
         self,

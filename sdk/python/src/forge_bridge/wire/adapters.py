@@ -8,8 +8,8 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 __all__ = [
     "HealthStatus", "HealthReport", "Quarantine", "Profile", "AgentListing", "ReplacedGeneration", "Adapter",
-    "AdapterList", "NodeAdapter", "Node", "NodeList", "AdapterHealth", "HealthStore", "HealthDeliveries",
-    "HealthChildren", "HealthServices", "HealthSignals", "Health"
+    "AdapterList", "NodeAdapter", "Node", "NodeList", "Throughput", "AdapterHealth", "HealthStore",
+    "HealthDeliveries", "HealthChildren", "HealthServices", "HealthSignals", "Health"
 ]
 
 HealthStatus: TypeAlias = Literal["healthy", "degraded", "offline"]
@@ -119,11 +119,18 @@ class Node(TypedDict):
     running: int
     """Executions that run there."""
     adapters: list[NodeAdapter]
+    takenOver: int
+    """Dispatches of ended leases that it took over since its start."""
+    lastTakeOverAt: NotRequired[str]
+    """Time of the last one. Absent if there is none."""
 
 class NodeList(TypedDict):
     node: str
     """Id of the bridge that answers."""
     nodes: list[Node]
+
+Throughput = TypedDict("Throughput", {"stepSeconds": int, "from": str, "accepted": list[int], "ok": list[int], "error": list[int], "delivered": list[int], "failedAttempts": list[int], "waiting": list[int], "running": list[int], "pending": list[int]})
+"""Throughput of a bridge by step; all columns have the same length."""
 
 class AdapterHealth(TypedDict):
     """Health and load of an adapter."""

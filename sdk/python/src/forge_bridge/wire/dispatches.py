@@ -129,6 +129,7 @@ class Dispatch(TypedDict):
     retryOf: NotRequired[str]
     """Earlier dispatch that this one repeats, by the caller's `retryOf` or as the failed one of the same task."""
     callbackUrl: str | None
+    callbackStatus: NotRequired[DeliveryStatus]
     routing: list[RoutingStep]
     """Routing decision, with the reason for each adapter."""
     result: NotRequired[Result]
