@@ -132,6 +132,8 @@ await step("a dispatch is followed from acceptance to its end", async () => {
   await main.getByText("No callback requested.").waitFor();
   assert.match(await main.getByLabel("Output", { exact: true }).innerText(), /message 5/);
   await main.getByText("No effect:").waitFor();
+  const waterfall = main.getByRole("list", { name: "Waterfall of the dispatch" }).getByRole("listitem");
+  for (const part of ["queued", "attempt on echo", "model"]) await waterfall.filter({ hasText: part }).first().waitFor();
 });
 
 await step("text and tool calls are shown", async () => {
@@ -218,6 +220,7 @@ await step("a receiver whose circuit is open is tried now", async () => {
   const host = new URL(down).host;
   const trouble = page.getByRole("table", { name: "By destination" }).getByRole("row").filter({ hasText: host });
   await trouble.getByText("circuit open, next try").waitFor();
+  await trouble.getByRole("cell", { name: /^[1-9]\d*$/ }).first().waitFor();
   await page.getByRole("table", { name: "Deliveries" }).getByText("circuit open, next try").first().waitFor();
   await fetch(`${receiver}?200`, { method: "POST" });
   await page.getByRole("button", { name: `Try now: ${host}` }).click();
@@ -229,6 +232,17 @@ await step("dispatches are filtered and found", async () => {
   await open("Dispatches");
   await page.getByLabel("State").selectOption("error");
   const table = page.getByRole("table", { name: "Dispatches" });
+  await table.getByRole("link", { name: `${task}-slow` }).waitFor();
+  await table.getByRole("link", { name: `${task}-text` }).waitFor({ state: "detached" });
+  await page.getByLabel("State").selectOption("");
+  await page.getByRole("combobox", { name: "Callback" }).selectOption("delivered");
+  await table.getByRole("row").filter({ hasText: `${task}-dead` }).getByText("delivered", { exact: true }).waitFor();
+  await table.getByRole("link", { name: `${task}-slow` }).waitFor({ state: "detached" });
+  await page.getByRole("combobox", { name: "Callback" }).selectOption("");
+  await page.getByRole("combobox", { name: "Adapter" }).selectOption("echo");
+  await page.getByLabel("Task or dispatch id").fill(`${task}-sl`);
+  await page.getByRole("button", { name: "Find" }).click();
+  await main.getByText("Tasks that begin with").waitFor();
   await table.getByRole("link", { name: `${task}-slow` }).waitFor();
   await table.getByRole("link", { name: `${task}-text` }).waitFor({ state: "detached" });
   await page.getByLabel("Task or dispatch id").fill(`${task}-text`);
@@ -279,6 +293,52 @@ await step("an address that is none is a page that says so", async () => {
 await step("an unknown dispatch is a clear error", async () => {
   await page.goto(`${url}/#/dispatch/unknown`);
   await main.getByRole("alert").getByText("NOT_FOUND").waitFor();
+});
+
+await step("an unknown dispatch is shown with those whose names begin like it", async () => {
+  await page.goto(`${url}/#/dispatch/${task}-text-2/more`);
+  await main.getByRole("alert").getByText("NOT_FOUND").waitFor();
+  await page.getByRole("table", { name: "Matches" }).getByRole("link", { name: `${task}-text` }).click();
+  await main.getByRole("heading", { level: 1, name: `${task}-text` }).waitFor();
+});
+
+await step("dispatches with the same run id are one page, with their sums", async () => {
+  await page.evaluate(async ([task, token]) => {
+    const headers = { "Content-Type": "application/json", Authorization: `Bearer ${token}` };
+    for (const [name, model] of [["plan", "usage:7"], ["build", "usage:5"], ["check", "fail:odd"]]) {
+      const body = JSON.stringify({ taskId: `${task}-${name}`, agentId: "console", message: "m", model, runId: `${task}-run`, callbackUrl: null });
+      await fetch("/api/v2/dispatch", { method: "POST", headers, body });
+    }
+  }, [task, token]);
+  await open("Runs");
+  await page.getByLabel("Run id of dispatches").fill(`${task}-run`);
+  await page.getByLabel("Run id of dispatches").press("Enter");
+  await main.getByRole("heading", { level: 1, name: `${task}-run` }).waitFor();
+  await main.getByText("ended", { exact: true }).waitFor();
+  const waterfall = main.getByRole("list", { name: "Waterfall of the run" }).getByRole("listitem");
+  assert.equal(await waterfall.count(), 3);
+  assert.match(await waterfall.nth(0).innerText(), /-plan.*tokens, \$/s);
+  assert.match(await waterfall.nth(2).innerText(), /-check.*odd/s);
+  const figures = await main.locator(".figure").allInnerTexts();
+  const tokens = await page.evaluate(async ([task, token]) => {
+    const headers = { Authorization: `Bearer ${token}` };
+    const all = await Promise.all(["plan", "build", "check"].map(async (name) => (await fetch(`/api/v2/dispatch/${task}-${name}`, { headers })).json()));
+    return all.reduce((sum, { result: { usage } }) => sum + (usage.totalTokens ?? usage.inputTokens + usage.outputTokens), 0);
+  }, [task, token]);
+  assert.ok(tokens > 0);
+  assert.ok(figures.includes(`${tokens}\ntokens`) && figures.includes("3\ndispatches") && figures.includes("1\nfailed"), JSON.stringify(figures));
+  await page.getByRole("table", { name: "Dispatches" }).getByRole("link", { name: `${task}-plan` }).click();
+  await main.getByRole("link", { name: `${task}-run` }).click();
+  await main.getByRole("heading", { level: 1, name: `${task}-run` }).waitFor();
+});
+
+await step("the last events are there before new ones come", async () => {
+  await page.goto(`${url}/#/events`);
+  await page.reload();
+  const list = page.getByRole("list", { name: "Events, newest first" });
+  await list.getByText("execution.failed").first().waitFor();
+  await main.getByText("0 since this page was opened").waitFor();
+  await page.getByText("live", { exact: true }).waitFor();
 });
 
 await step("events arrive live, wait while paused, and are filtered", async () => {
@@ -457,22 +517,56 @@ await step("an unreachable bridge is shown, and found again", async () => {
   problems.splice(offline);
 });
 
+/** What is wider than its place, and what is too small for a finger. */
+function narrow() {
+  const shown = (element) => element.getClientRects().length > 0;
+  const cut = [...document.querySelectorAll("main td, ol.tail li > *, .waterfall li > *")].filter((one) => shown(one) && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline");
+  const targets = [...document.querySelectorAll("button, select, input, summary, nav a, td a, a.figure, ol.tail a")].filter(shown);
+  // A field is chosen by its label, too.
+  const small = targets.filter((one) => Math.max(one.getBoundingClientRect().height, one.closest("label")?.getBoundingClientRect().height ?? 0) < 23.9);
+  const current = document.querySelector("header nav [aria-current]")?.getBoundingClientRect();
+  return {
+    over: document.documentElement.scrollWidth - innerWidth,
+    cut: cut.map((one) => one.outerHTML.slice(0, 120)),
+    small: small.map((one) => one.outerHTML.slice(0, 120)),
+    isInView: !current || (current.left >= 0 && current.right <= innerWidth),
+  };
+}
+
 await step("nothing is cut on a narrow screen", async () => {
   await page.setViewportSize({ width: 360, height: 740 });
-  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, "adapters", "agents", "signals", "deliveries", "events", "try"]) {
+  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, `run/${task}-run`, "runs", "adapters", "agents", "signals", "deliveries", "events", "nodes", "try"]) {
     await page.goto(`${url}/#/${place}`);
     await main.getByRole("heading", { level: 1 }).waitFor();
     await page.locator(".skeleton").first().waitFor({ state: "detached" });
-    const over = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
-    assert.ok(over <= 0, `${place} is ${over} px too wide`);
+    if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, `${place.replace(/\W.*$/, "")}-phone.png`) });
+    assert.deepEqual(await page.evaluate(narrow), { over: 0, cut: [], small: [], isInView: true }, place);
   }
   await page.setViewportSize({ width: 1280, height: 900 });
+});
+
+await step("each page is small", async () => {
+  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, `run/${task}-run`, "adapters", "signals", "deliveries", "events", "nodes", "try"]) {
+    const context = await browser.newContext({ storageState: undefined });
+    const cold = await context.newPage();
+    await cold.addInitScript(([token]) => sessionStorage.setItem("forge-bridge.token", token), [token]);
+    const answers = [];
+    cold.on("requestfinished", (request) => answers.push(request.sizes()));
+    await cold.goto(`${url}/#/${place}`);
+    await cold.getByRole("main").getByRole("heading", { level: 1 }).waitFor();
+    await cold.locator(".skeleton").first().waitFor({ state: "detached" });
+    if (place === "now") await cold.locator(".chart canvas").first().waitFor();
+    const bytes = (await Promise.all(answers)).reduce((sum, { responseBodySize, responseHeadersSize }) => sum + responseBodySize + responseHeadersSize, 0);
+    assert.ok(bytes > 20_000 && bytes <= 160_000, `${place}: ${bytes} bytes`);
+    console.log(`   ${place.replace(/-.*/, "")}: ${bytes} bytes`);
+    await context.close();
+  }
 });
 
 for (const scheme of ["light", "dark"]) {
   await step(`pages are accessible, ${scheme}`, async () => {
     await page.emulateMedia({ colorScheme: scheme });
-    const places = ["docs", "now", "dispatches", `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "signals", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
+    const places = ["docs", "now", "dispatches", `run/${task}-run`, "nodes", `dispatch/${task}-tools`, `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "signals", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
     for (const place of places) {
       await page.goto(place === "docs" ? `${url}/docs` : `${url}/#/${place}`);
       await main.getByRole("heading", { level: 1 }).waitFor();

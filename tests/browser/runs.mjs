@@ -45,7 +45,7 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     completed = page.url();
     await say(plan([
       task("schema", [], "write schema.sql item\nsleep 300\nsay one table", "Database schema"),
-      task("api", ["schema"], "sleep 300\nfail-once echo_failed\nwrite api.txt items\nsay the items", "REST interface"),
+      task("api", ["schema"], "sleep 300\nfail-once echo_failed\nwrite api.txt items\ntool lint 20\nsay the items", "REST interface"),
       task("cart", ["schema"], "write cart.txt cart\nsleep 4000", "Cart in the browser"),
       task("docs", [], "write docs/use.md hi", "Documentation"),
     ]));
@@ -81,7 +81,15 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     await main.getByLabel("Content of tasks/api.md").getByText("fail-once echo_failed").waitFor();
     await attempts.nth(1).getByRole("link", { name: /^dsp_/ }).click();
     await main.getByRole("list", { name: "Events of the dispatch" }).getByText("execution.completed").waitFor();
+    const waterfall = main.getByRole("list", { name: "Waterfall of the dispatch" });
+    await waterfall.getByText("lint", { exact: true }).waitFor();
+    await photo("waterfall.png");
     await main.getByRole("link", { name: /^run_/ }).click();
+    await badge("completed");
+    await main.getByRole("link", { name: "waterfall of the run" }).click();
+    await main.getByRole("list", { name: "Waterfall of the run" }).getByRole("link", { name: /api/ }).first().waitFor();
+    await photo("run-dispatches.png");
+    await main.getByRole("link", { name: "The run", exact: true }).click();
     await badge("completed");
     // A run that has ended is replayed from its log.
     await interview.getByText("A shop").waitFor();

@@ -12,6 +12,7 @@ import { DispatchPage } from "./pages/dispatch";
 import { Dispatches } from "./pages/dispatches";
 import { Events } from "./pages/events";
 import { Models } from "./pages/models";
+import { Nodes } from "./pages/nodes";
 import { Now } from "./pages/now";
 import { ReferencePage } from "./pages/reference";
 import { RunPage } from "./pages/run";
@@ -39,6 +40,8 @@ const PAGES = [
   ["events", "Events"],
   ["try", "Try it"],
 ] as const;
+/** Shown only where several bridges can share the store. */
+const NODES = ["nodes", "Nodes"] as const;
 /** Pages of one record: the page that lists it, and the name. */
 const PARTS: Record<string, [string, string]> = { dispatch: ["dispatches", "Dispatch"], run: ["runs", "Run"] };
 /** Lag from which the page offers to skip to the present. */
@@ -60,7 +63,7 @@ export function App() {
     sample(health.data);
     setHeard(new Date().toISOString());
   }, [health.data]);
-  const name = docs ? "API" : ([...PAGES, ...RUNTIME_PAGES].find(([page]) => page === route.page)?.[1] ?? PARTS[route.page]?.[1] ?? "Not found");
+  const name = docs ? "API" : ([...PAGES, NODES, ...RUNTIME_PAGES].find(([page]) => page === route.page)?.[1] ?? PARTS[route.page]?.[1] ?? "Not found");
   const [shown, setShown] = useState(false);
   // With the page, not after it is painted: a key that is pressed between could have moved the focus already.
   useLayoutEffect(() => {
@@ -68,6 +71,8 @@ export function App() {
     if (shown) document.getElementById("page")?.focus();
     setShown(true);
   }, [route.page, route.id]);
+  // On a narrow screen the pages scroll sideways.
+  useLayoutEffect(() => document.querySelector("header nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [route.page, shown, health.data?.store.node]);
   const isRuntime = RUNTIME_PAGES.some(([page]) => page === route.page);
   const current = docs ? "docs" : PARTS[route.page]?.[0] ?? (isRuntime ? "agents" : route.page);
   return (
@@ -78,7 +83,7 @@ export function App() {
       <header>
         <a class="brand" href={`/${link("now")}`}>forge-bridge</a>
         <nav aria-label="Pages">
-          {PAGES.map(([page, label]) => (
+          {(health.data?.store.node ? [...PAGES, NODES] : PAGES).map(([page, label]) => (
             <a key={page} href={`/${link(page)}`} aria-current={page === current ? "page" : undefined}>{label}</a>
           ))}
           <a href="/docs" aria-current={current === "docs" ? "page" : undefined}>API</a>
@@ -140,6 +145,8 @@ function Page({ route }: { route: Route }) {
       return <Signals />;
     case "deliveries":
       return <Deliveries route={route} />;
+    case "nodes":
+      return <Nodes />;
     case "events":
       return <Events />;
     case "try":

@@ -1,17 +1,17 @@
 import type { BridgeEvent, Health } from "@forge-bridge/client";
 import { useEffect, useState } from "preact/hooks";
 import { live } from "./live";
+import { useLoad } from "./load";
+import { bridge } from "./session";
 
-/** Seconds of history kept for the charts of the page Now, also while another page is shown. */
-const SECONDS = 120;
-/** Seconds that the charts show at first; they grow with the history. */
-const AT_FIRST = 30;
+/** Seconds that the newest rate is averaged over, the length of a step of the history. */
+const STEP = 10;
 const COUNTED = ["execution.accepted", "execution.completed", "execution.failed", "callback.delivered"];
 
 /** Counts by second of the bridge's clock: one number per counted kind. */
 const counts = new Map<number, number[]>();
-/** Samples by second of the browser's clock: running, queued, pending callbacks. */
-const levels = new Map<number, number[]>();
+/** Running, queued and pending callbacks, as of the last health. */
+let levels: number[] | undefined;
 
 /** First counted second; counts before it are unknown, not zero. */
 let began = Number.POSITIVE_INFINITY;
@@ -36,40 +36,50 @@ function count(events: BridgeEvent[]): void {
 export function sample(health: Health): void {
   const adapters = Object.values(health.adapters);
   const sum = (pick: (of: (typeof adapters)[number]) => number) => adapters.reduce((all, of) => all + pick(of), 0);
-  const row = [sum((of) => of.running), sum((of) => of.queued), health.deliveries.pending];
-  levels.set(Math.floor(Date.now() / 1000), row);
+  levels = [sum((of) => of.running), sum((of) => of.queued), health.deliveries.pending];
 }
 
-export interface Window {
-  seconds: number[];
-  /** One array per counted kind; null before counting began. */
-  counts: (number | null)[][];
-  /** Running, queued, pending callbacks; the last known value for seconds without a sample, null before the first. */
-  levels: (number | null)[][];
+interface Present {
+  second: number;
+  /** Per second, one number per counted kind; null until events are counted. */
+  rates: (number | null)[];
+  levels: (number | null)[];
 }
 
-function read(): Window {
-  const last = Math.floor(Date.now() / 1000) - 1;
-  for (const kept of [counts, levels]) {
-    for (const second of kept.keys()) if (second < last - SECONDS) kept.delete(second);
-  }
-  const counted = Math.min(SECONDS, Math.max(AT_FIRST, last - began + 1));
-  const seconds = Array.from({ length: counted }, (_, index) => last - counted + 1 + index);
-  let known: number[] | undefined;
-  const rows = seconds.map((second) => (known = levels.get(second) ?? known));
-  return {
-    seconds,
-    counts: COUNTED.map((_, place) => seconds.map((second) => counts.get(second)?.[place] ?? (second < began ? null : 0))),
-    levels: [0, 1, 2].map((place) => rows.map((row) => row?.[place] ?? null)),
+function present(): Present {
+  const second = Math.floor(Date.now() / 1000);
+  const first = Math.max(began, second - STEP);
+  for (const kept of counts.keys()) if (kept < second - 2 * STEP) counts.delete(kept);
+  const rate = (place: number) => {
+    let sum = 0;
+    for (let one = first; one < second; one += 1) sum += counts.get(one)?.[place] ?? 0;
+    return first < second ? Math.round((sum * 10) / (second - first)) / 10 : null;
   };
+  return { second, rates: COUNTED.map((_, place) => rate(place)), levels: levels ?? [null, null, null] };
 }
 
-/** The last two minutes at most, updated each second. */
-export function useWindow(): Window {
-  const [window_, setWindow] = useState(read);
+/** Rates and levels of the present, updated each second. */
+export function usePresent(): Present {
+  const [now, setNow] = useState(present);
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || setWindow(read()), 1000);
+    const timer = setInterval(() => document.hidden || setNow(present()), 1000);
     return () => clearInterval(timer);
   }, []);
-  return window_;
+  return now;
+}
+
+/** The last hour of the bridge, or the time since its start, followed by the present. */
+export function useHour(): { seconds: number[]; rates: (number | null)[][]; levels: (number | null)[][] } {
+  const page = useLoad(() => bridge.throughput(), [], STEP * 1000, "throughput");
+  const { second, rates, levels: now } = usePresent();
+  const past = page.data;
+  const step = past?.stepSeconds ?? STEP;
+  const from = past ? Date.parse(past.from) / 1000 : second;
+  const columns = past ? [past.accepted, past.ok, past.error, past.delivered] : [[], [], [], []];
+  const seconds = columns[0]!.map((_, index) => from + (index + 1) * step);
+  return {
+    seconds: [...seconds, Math.max(second, (seconds.at(-1) ?? 0) + 1)],
+    rates: columns.map((column, place) => [...column.map((count) => count / step), rates[place] ?? null]),
+    levels: [past?.running ?? [], past?.waiting ?? [], past?.pending ?? []].map((column, place) => [...column, now[place] ?? null]),
+  };
 }

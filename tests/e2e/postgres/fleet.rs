@@ -7,11 +7,12 @@ use forge_test_postgres::{Cluster, cluster};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::CallbackSink;
 use crate::harness::api::{owed, quiet, with};
 use crate::harness::process::{Home, Process};
 use crate::harness::store::database;
 use crate::harness::until;
+use crate::harness::{CallbackSink, browser};
+use crate::metrics::scrape;
 
 const LEASE: Duration = Duration::from_secs(3);
 
@@ -179,7 +180,39 @@ async fn what_a_killed_node_ran_is_taken_over_within_its_lease() {
     assert_eq!(sink.received().len(), 2);
     let (_, listed) = second.api.get("/api/v2/nodes").await;
     let live = listed["nodes"].as_array().unwrap().iter();
-    assert_eq!(live.filter(|node| node["live"] == true).count(), 1);
+    let live: Vec<_> = live.filter(|node| node["live"] == true).collect();
+    assert_eq!(live.len(), 1);
+    assert_eq!(live[0]["takenOver"], 2, "{listed}");
+    assert!(live[0]["lastTakeOverAt"].is_string(), "{listed}");
+    let page = scrape(&second).await;
+    for line in [
+        "forge_bridge_dispatches_taken_over_total{outcome=\"requeued\"} 1",
+        "forge_bridge_dispatches_taken_over_total{outcome=\"ended\"} 1",
+        "forge_bridge_nodes 1",
+        "forge_bridge_store_lease_seconds 3.0",
+        "forge_bridge_store_commit_answers_lost_total{outcome=\"unknown\"} 0",
+    ] {
+        assert!(page.lines().any(|other| other == line), "{line}\n{page}");
+    }
+    let value = |name: &str| {
+        let mut lines = page.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap().parse::<f64>().unwrap()
+    };
+    assert!(value("forge_bridge_store_poll_seconds_count") > 10.0);
+    assert!(value("forge_bridge_store_lease_age_seconds") < 2.0);
+}
+
+#[tokio::test]
+async fn the_console_shows_the_nodes() {
+    let fleet = Fleet::new(&["echo", "other"]);
+    let mut bridges = fleet.start().await;
+    let (second, first) = (bridges.pop().unwrap(), bridges.pop().unwrap());
+    let body = with(quiet("t", "slow:60000"), &json!({ "recovery": "fail" }));
+    let id = first.api.dispatch(body).await;
+    first.api.running(&id).await;
+    let stop = first.id().to_string();
+    browser::run("nodes.mjs", &[&second.api.url, &first.api.url, &stop]).await;
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ import { canCall, ifSupported, type Runtime, useChange } from "../manage";
 import { Ask } from "../parts/ask";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Changed, RuntimeFrame } from "../parts/runtime";
+import { Table } from "../parts/table";
 import { link, type Route } from "../router";
 import { AgentPage } from "./agent";
 
@@ -29,21 +30,16 @@ function List({ runtime }: { runtime: Runtime }) {
       {agents.data === null && <Empty>The adapter {provider} lists no agents.</Empty>}
       {agents.data?.length === 0 && <Empty>The runtime has no agents.</Empty>}
       {agents.data && agents.data.length > 0 && (
-        <div class="scroll" tabIndex={0} role="region" aria-label="Agents, table">
-          <table aria-label="Agents">
-            <thead><tr><th scope="col">Agent</th><th scope="col">Name</th><th scope="col">Model</th>{hasInstructions && <th scope="col" class="wide">Instructions</th>}</tr></thead>
-            <tbody>
-              {agents.data.map((agent) => (
-                <tr key={agent.agentId}>
-                  <td class="name" title={agent.agentId}><a href={link("agents", agent.agentId, { provider })}>{agent.agentId}</a></td>
-                  <td class="cut" title={agent.name}>{agent.name ?? <span class="dim">not reported</span>}</td>
-                  <td class="cut" title={agent.model}>{agent.model ?? <span class="dim">not reported</span>}</td>
-                  {hasInstructions && <td class="wide cut">{agent.systemPrompt}</td>}
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </div>
+        <Table label="Agents" heads={["Agent", "Name", "Model", hasInstructions && "Instructions"]}>
+          {agents.data.map((agent) => (
+            <tr key={agent.agentId}>
+              <td class="name" title={agent.agentId}><a href={link("agents", agent.agentId, { provider })}>{agent.agentId}</a></td>
+              <td class="cut" title={agent.name}>{agent.name ?? <span class="dim">not reported</span>}</td>
+              <td class="cut" title={agent.model}>{agent.model ?? <span class="dim">not reported</span>}</td>
+              {hasInstructions && <td class="cut">{agent.systemPrompt}</td>}
+            </tr>
+          ))}
+        </Table>
       )}
       {canCall(runtime, "createAgent") && <NewAgent runtime={runtime} changed={agents.reload} />}
     </>

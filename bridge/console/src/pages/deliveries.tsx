@@ -1,4 +1,4 @@
-import type { Delivery, DeliveryFilter, Destination } from "@forge-bridge/client";
+import type { Delivery, DeliveryFilter, DeliveryStatus, Destination } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
 import { number, plural, time } from "../format";
 import { useHealth } from "../health";
@@ -8,12 +8,13 @@ import { Badge } from "../parts/badge";
 import { Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
+import { Table } from "../parts/table";
 import { answer, circuit, DeliveryTable } from "../parts/tables";
 import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
 const STATES = ["pending", "delivered", "dead", "superseded"];
-/** Number of dead letters, newest first, in the overview by destination. */
+/** Number of deliveries of a state, newest first, in the overview by receiver. */
 const LOOKED_AT = 200;
 
 export function Deliveries({ route }: { route: Route }) {
@@ -23,7 +24,7 @@ export function Deliveries({ route }: { route: Route }) {
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
   const health = useHealth();
-  const trouble = useTrouble(filter.status === undefined || filter.status === "dead" || filter.status === "pending");
+  const trouble = useTrouble(filter.status === undefined || filter.status === "dead" || filter.status === "pending", health.data?.deliveries.pending !== 0);
   useReloadOn(["callback."], () => {
     if (!filter.cursor) page.reload();
     trouble.reload();
@@ -59,7 +60,7 @@ export function Deliveries({ route }: { route: Route }) {
       </form>
       <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>
       <Problem error={problem ?? page.error ?? trouble.error} />
-      {trouble.data && <Destinations {...trouble.data} act={act} close={close} dead={counts["dead"] ?? 0} />}
+      {trouble.data && <Destinations {...trouble.data} act={act} close={close} dead={counts["dead"] ?? 0} pending={counts["pending"] ?? 0} />}
       {filter.status === "dead" && counts["dead"] !== 0 && <RetryAll host={filter.host} act={act} />}
       {!ready && !page.error && <Skeleton lines={12} />}
       {ready && page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
@@ -87,6 +88,7 @@ function RetryAll({ host, act }: { host: string | undefined; act: (action: () =>
 
 interface Group {
   host: string;
+  pending: number;
   dead: number;
   reasons: Map<string, number>;
   breaker: Destination | undefined;
@@ -94,76 +96,72 @@ interface Group {
 
 interface Trouble {
   letters: Delivery[];
+  waiting: Delivery[];
   breakers: Destination[];
 }
 
-function useTrouble(wanted: boolean): Loaded<Trouble> {
+function useTrouble(wanted: boolean, hasPending: boolean): Loaded<Trouble> {
   const load = async () => {
-    if (!wanted) return { letters: [], breakers: [] };
-    const [page, breakers] = await Promise.all([firstFull((cursor) => bridge.deliveries({ status: "dead", limit: LOOKED_AT, ...(cursor && { cursor }) }), undefined), bridge.destinations()]);
-    return { letters: page.items, breakers };
+    if (!wanted) return { letters: [], waiting: [], breakers: [] };
+    const newest = (status: DeliveryStatus) => firstFull((cursor) => bridge.deliveries({ status, limit: LOOKED_AT, ...(cursor && { cursor }) }), undefined);
+    const [dead, pending, breakers] = await Promise.all([newest("dead"), hasPending ? newest("pending") : { items: [] }, bridge.destinations()]);
+    return { letters: dead.items, waiting: pending.items, breakers };
   };
-  return useLoad(load, [wanted], 5000, "trouble");
+  return useLoad(load, [wanted, hasPending], 5000, "trouble");
 }
 
-/** Failing receivers: number of dead letters, their answers, and the state of the circuit breaker. */
-function Destinations({ letters, breakers, act, close, dead }: Trouble & { act: (action: () => Promise<number>) => void; close: (origin: string) => void; dead: number }) {
-  const groups = group(letters, breakers);
+/** Receivers: number of pending deliveries and dead letters, their answers, and the state of the circuit breaker. */
+function Destinations({ letters, waiting, breakers, act, close, dead, pending }: Trouble & { act: (action: () => Promise<number>) => void; close: (origin: string) => void; dead: number; pending: number }) {
+  const groups = group(letters, waiting, breakers);
   if (groups.length === 0) return null;
   return (
     <section aria-labelledby="destinations">
-      <h2 id="destinations">Failing receivers</h2>
-      <div class="scroll" tabIndex={0} role="region" aria-label="By destination, table">
-        <table aria-label="By destination">
-          <thead>
-            <tr>
-              <th scope="col">Destination</th>
-              <th scope="col" class="right">Dead</th>
-              <th scope="col">Last answers</th>
-              <th scope="col"><span class="hidden">Action</span></th>
-            </tr>
-          </thead>
-          <tbody>
-            {groups.map(({ host, dead: count, reasons, breaker }) => (
-              <tr key={host}>
-                <td class="name"><a href={link("deliveries", undefined, { status: "dead", host })}>{host}</a></td>
-                <td class="number right">{number(count)}</td>
-                <td class="free">
-                  {[...reasons].map(([reason, times]) => `${reason}${times > 1 ? ` (${number(times)})` : ""}`).join(", ")}
-                  {breaker && <div><Badge state="retrying" label={circuit(breaker)} /> <span class="dim">{breaker.reason}</span></div>}
-                </td>
-                <td class="right">
-                  {breaker && <button type="button" class="small" onClick={() => close(breaker.origin)} aria-label={`Try now: ${host}`}>Try now</button>}
-                  {count > 0 && (
-                    <Ask small label="Send all again" name={`Send all again: ${host}`} title={`Send all dead letters to ${host} again?`} yes="Send them" act={() => act(() => bridge.retryAll({ host }))}>
-                      All dead letters of any age, each with the same <code>webhook-id</code> as before.
-                    </Ask>
-                  )}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-      {dead > letters.length && <p class="dim">Based on the newest {plural(letters.length, "dead letter")} of {number(dead)}.</p>}
+      <h2 id="destinations">Pending and dead by receiver</h2>
+      <Table label="By destination" heads={["Destination", ["Pending", "right"], ["Dead", "right"], "Last answers", ["Action", "hidden"]]}>
+        {groups.map(({ host, pending: due, dead: count, reasons, breaker }) => (
+          <tr key={host}>
+            <td class="name"><a href={link("deliveries", undefined, { status: count ? "dead" : "pending", host })}>{host}</a></td>
+            <td class="number right">{number(due)}</td>
+            <td class="number right">{number(count)}</td>
+            <td class="free">
+              {[...reasons].map(([reason, times]) => `${reason}${times > 1 ? ` (${number(times)})` : ""}`).join(", ")}
+              {breaker && <div><Badge state="retrying" label={circuit(breaker)} /> <span class="dim">{breaker.reason}</span></div>}
+            </td>
+            <td class="right">
+              {breaker && <button type="button" class="small" onClick={() => close(breaker.origin)} aria-label={`Try now: ${host}`}>Try now</button>}
+              {count > 0 && (
+                <Ask small label="Send all again" name={`Send all again: ${host}`} title={`Send all dead letters to ${host} again?`} yes="Send them" act={() => act(() => bridge.retryAll({ host }))}>
+                  All dead letters of any age, each with the same <code>webhook-id</code> as before.
+                </Ask>
+              )}
+            </td>
+          </tr>
+        ))}
+      </Table>
+      {dead > letters.length && letters.length > 0 && <p class="dim">Based on the newest {plural(letters.length, "dead letter")} of {number(dead)}.</p>}
+      {pending > waiting.length && waiting.length > 0 && <p class="dim">Based on the newest {plural(waiting.length, "pending delivery", "pending deliveries")} of {number(pending)}.</p>}
     </section>
   );
 }
 
-function group(items: Delivery[], breakers: Destination[]): Group[] {
+function group(letters: Delivery[], waiting: Delivery[], breakers: Destination[]): Group[] {
   const groups = new Map<string, Group>();
   const at = (url: string) => {
     const { host } = new URL(url);
     let known = groups.get(host);
-    if (!known) groups.set(host, (known = { host, dead: 0, reasons: new Map(), breaker: undefined }));
+    if (!known) groups.set(host, (known = { host, pending: 0, dead: 0, reasons: new Map(), breaker: undefined }));
     return known;
   };
-  for (const item of items) {
-    const one = at(item.url);
-    one.dead += 1;
-    const reason = answer(item);
-    one.reasons.set(reason, (one.reasons.get(reason) ?? 0) + 1);
-  }
+  const add = (items: Delivery[], state: "dead" | "pending") => {
+    for (const item of items) {
+      const one = at(item.url);
+      one[state] += 1;
+      const reason = answer(item);
+      if (reason) one.reasons.set(reason, (one.reasons.get(reason) ?? 0) + 1);
+    }
+  };
+  add(letters, "dead");
+  add(waiting, "pending");
   for (const breaker of breakers) at(breaker.origin).breaker = breaker;
-  return [...groups.values()].sort((a, b) => b.dead - a.dead);
+  return [...groups.values()].sort((a, b) => b.dead - a.dead || b.pending - a.pending);
 }

@@ -8,10 +8,12 @@ import { DispatchBadge } from "../parts/badge";
 import { Deliveries } from "../parts/callback";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Facts, Outcome, Routing } from "../parts/record";
-import { next } from "../parts/tables";
+import { DispatchTable, next } from "../parts/tables";
 import { grow, type History, Timeline } from "../parts/timeline";
+import { Waterfall } from "../parts/waterfall";
 import { link } from "../router";
 import { bridge } from "../session";
+import { type SpanLog, spans, traced } from "../spans";
 import { useStream } from "../stream";
 
 /** Events after which the record has changed. */
@@ -26,8 +28,10 @@ export function DispatchPage({ id }: { id: string }) {
   }, [id]);
   const [problem, setProblem] = useState<unknown>();
   const [history, setHistory] = useState<History>({ entries: [], dropped: 0 });
+  const [log, setLog] = useState<SpanLog>(new Map());
   const streamError = useStream((start) => bridge.dispatchEvents(id, { until: "delivered", ...start }), (event) => event.id, (events) => {
     setHistory((last) => grow(last, events));
+    setLog((last) => traced(last, events));
     if (events.some((event) => CHANGES.test(event.type))) record.reload();
   }, [id]);
   const act = (action: () => Promise<unknown>) => {
@@ -39,7 +43,7 @@ export function DispatchPage({ id }: { id: string }) {
       <>
         <h1>Dispatch</h1>
         <Problem error={record.error} />
-        {record.error ? <p><a href={link("dispatches")}>All dispatches</a></p> : <Skeleton lines={12} />}
+        {record.error ? <Matches id={id} /> : <Skeleton lines={12} />}
       </>
     );
   }
@@ -67,6 +71,10 @@ export function DispatchPage({ id }: { id: string }) {
       <Problem error={problem ?? streamError ?? record.error} />
       {error && <p class={`notice ${dispatch.errorCode === "input_required" || dispatch.errorCode === "cancelled" ? "warn" : "bad"}`}><strong>{dispatch.errorCode}</strong> {error}</p>}
       <Life dispatch={dispatch} deliveries={deliveries} />
+      <section aria-labelledby="waterfall">
+        <h2 id="waterfall">Waterfall</h2>
+        <Waterfall spans={spans(dispatch, deliveries, log)} label="Waterfall of the dispatch" />
+      </section>
       <div class="columns">
         <div>
           <section aria-labelledby="happened">
@@ -85,6 +93,29 @@ export function DispatchPage({ id }: { id: string }) {
           <Routing steps={dispatch.routing} />
         </div>
       </div>
+    </>
+  );
+}
+
+/** Dispatches whose task ids begin like one that is not known, if there are any. */
+function Matches({ id }: { id: string }) {
+  const page = useLoad(async () => {
+    // Without its last words, until something matches.
+    for (let prefix = id; prefix.length > 1; prefix = prefix.replace(/[\W_]*[^\W_]*$/, "")) {
+      const found = await bridge.dispatches({ taskPrefix: prefix, limit: 10 });
+      if (found.items.length > 0) return { prefix, items: found.items };
+    }
+    return undefined;
+  }, [id]);
+  return (
+    <>
+      {page.data && (
+        <section aria-labelledby="matches">
+          <h2 id="matches">Tasks that begin with “{page.data.prefix}”</h2>
+          <DispatchTable items={page.data.items} label="Matches" />
+        </section>
+      )}
+      <p><a href={link("dispatches")}>All dispatches</a></p>
     </>
   );
 }

@@ -1,14 +1,18 @@
 import type { BridgeEvent } from "@forge-bridge/client";
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { number, time } from "../format";
 import { useKeys } from "../keys";
 import { live, useLive } from "../live";
-import { Empty } from "../parts/notice";
+import { useLoad } from "../load";
+import { Empty, Problem } from "../parts/notice";
 import { link } from "../router";
+import { bridge } from "../session";
 
 /** Number of events kept, newest of all kinds, so that another filter has matches at once. */
 const KEPT = 5000;
 const SHOWN = 150;
+/** Newest events that are shown when the page is opened. */
+const RECENT = 100;
 const KINDS = ["execution.", "execution.failed", "assistant.", "tool.", "usage", "callback.", "callback.dead", "adapter.", "run.", "captain.", "task.", "refinery."];
 
 interface Filter {
@@ -29,6 +33,7 @@ export function Events() {
   const counted = useRef({ seen: 0, matched: 0, whilePaused: 0 });
   /** Events kept at the time of the pause; newer ones are not searched until the tail is resumed. */
   const stopped = useRef<BridgeEvent[] | undefined>(undefined);
+  const recent = useLoad(() => bridge.recentEvents(RECENT), []);
   const [, draw] = useState(0);
   const again = () => draw((turn) => turn + 1);
   useLive((events) => {
@@ -51,6 +56,15 @@ export function Events() {
     take(stopped.current ?? kept.current);
     again();
   };
+  useEffect(() => {
+    // Events that came while these were read are in both.
+    const known = new Set(kept.current.map((event) => event.id));
+    const before = recent.data?.items.filter((event) => !known.has(event.id)) ?? [];
+    if (before.length === 0) return;
+    kept.current = [...before, ...kept.current];
+    if (stopped.current) stopped.current = [...before, ...stopped.current];
+    sift();
+  }, [recent.data]);
   const set = (name: keyof Filter) => (event: Event) => {
     filter.current = { ...filter.current, [name]: (event.currentTarget as HTMLInputElement).value };
     sift();
@@ -83,6 +97,7 @@ export function Events() {
         <label class="grow">Containing <input type="search" value={filter.current.text} onInput={set("text")} placeholder="a task, an error, a word" /></label>
         <button type="button" aria-pressed={stopped.current !== undefined} onClick={pause}>{stopped.current ? "Resume" : "Pause"}</button>
       </form>
+      <Problem error={recent.error} />
       <p class="dim number counts">
         {number(seen)} since this page was opened
         {matched > shown.current.length && `, showing the newest ${number(shown.current.length)} of ${number(matched)} matches`}
@@ -90,7 +105,7 @@ export function Events() {
         {live.dropped > 0 && `, ${number(live.dropped)} dropped because they arrived too fast`}
       </p>
       {shown.current.length === 0 ? (
-        <Empty>{seen === 0 ? <>No events so far. <a href={link("try")}>Send a dispatch</a>.</> : "No matches so far."}</Empty>
+        <Empty>{kept.current.length === 0 ? <>No events so far. <a href={link("try")}>Send a dispatch</a>.</> : "No matches so far."}</Empty>
       ) : (
         <ol class="tail" aria-label="Events, newest first">
           {/* Keyed by position, not by event: in a flood every row changes, and its elements are reused. */}

@@ -7,6 +7,7 @@ import { Ask } from "../parts/ask";
 import { Badge } from "../parts/badge";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Changed, RuntimeFrame } from "../parts/runtime";
+import { Table } from "../parts/table";
 import type { Route } from "../router";
 
 const LISTED = 200;
@@ -34,16 +35,11 @@ function Catalogue({ runtime }: { runtime: Runtime }) {
         <section class="stack" aria-labelledby="catalogue">
           <h2 id="catalogue">Catalogue</h2>
           <label>Containing <input type="search" value={search} onInput={(event) => setSearch(event.currentTarget.value)} /></label>
-          <div class="scroll" tabIndex={0} role="region" aria-label="Models, table">
-            <table aria-label="Models">
-              <thead><tr><th scope="col">Model</th><th scope="col">Name</th><th scope="col">Maker</th></tr></thead>
-              <tbody>
-                {listed.map((model, index) => (
-                  <tr key={`${model.modelId} ${index}`}><td class="id"><code>{model.modelId}</code></td><td>{model.name}</td><td>{model.provider}</td></tr>
-                ))}
-              </tbody>
-            </table>
-          </div>
+          <Table label="Models" heads={["Model", "Name", "Maker"]}>
+            {listed.map((model, index) => (
+              <tr key={`${model.modelId} ${index}`}><td class="id"><code>{model.modelId}</code></td><td>{model.name}</td><td>{model.provider}</td></tr>
+            ))}
+          </Table>
           {found.length > listed.length && <p class="dim small">{plural(found.length - listed.length, "more model")}; narrow the search.</p>}
         </section>
       )}

@@ -10,7 +10,7 @@ import { DispatchTable } from "../parts/tables";
 import { Time } from "../parts/time";
 import { link } from "../router";
 import { bridge } from "../session";
-import { useWindow } from "../throughput";
+import { useHour, usePresent } from "../throughput";
 
 const RATES = [
   { label: "accepted", colour: "--accent" },
@@ -23,8 +23,6 @@ const LEVELS = [
   { label: "queued", colour: "--warn", dash: [6, 3] },
   { label: "callbacks pending", colour: "--violet", dash: [2, 3] },
 ];
-/** Seconds that the rate is averaged over, for readability. */
-const SMOOTH = 10;
 const ROWS = 8;
 
 /** Current activity of the bridge. */
@@ -68,24 +66,24 @@ export function Now() {
 }
 
 function Charts() {
-  const { seconds, counts, levels } = useWindow();
+  const { seconds, rates, levels } = useHour();
   return (
     <div class="halves">
       <section aria-labelledby="throughput">
         <h2 id="throughput">Per second</h2>
-        <Chart series={RATES} data={[seconds, ...counts] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered per second, for the last two minutes" />
+        <Chart series={RATES} data={[seconds, ...rates] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered per second, for the last hour" />
       </section>
       <section aria-labelledby="backlog">
         <h2 id="backlog">Running and waiting</h2>
-        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks pending, for the last two minutes" />
+        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks pending, for the last hour" />
       </section>
     </div>
   );
 }
 
 function Figures({ health }: { health: Health | undefined }) {
-  const { counts } = useWindow();
-  const ended = [counts[1], counts[2]].flatMap((column) => column?.slice(-SMOOTH) ?? []).reduce<number>((sum, count) => sum + (count ?? 0), 0) / SMOOTH;
+  const { rates } = usePresent();
+  const ended = (rates[1] ?? 0) + (rates[2] ?? 0);
   const adapters = Object.values(health?.adapters ?? {});
   const sum = (pick: (of: (typeof adapters)[number]) => number) => (health ? adapters.reduce((all, of) => all + pick(of), 0) : undefined);
   const dead = health?.deliveries.dead;

@@ -1,4 +1,4 @@
-import type { RunState, TaskStatus } from "@forge-bridge/client";
+import { BridgeError, type RunState, type TaskStatus } from "@forge-bridge/client";
 import type { ComponentChildren } from "preact";
 import { useState } from "preact/hooks";
 import { useNow } from "../clock";
@@ -12,12 +12,14 @@ import { Id } from "../parts/copy";
 import { Graph } from "../parts/graph";
 import { Interview } from "../parts/interview";
 import { Problem, Skeleton } from "../parts/notice";
+import { Table } from "../parts/table";
 import { TaskPanel } from "../parts/task";
 import { Time } from "../parts/time";
 import { link, type Route } from "../router";
 import { append, EMPTY, type RunLog } from "../run-log";
 import { forge } from "../session";
 import { useStream } from "../stream";
+import { RunDispatches } from "./run-dispatches";
 
 /** Events that change nothing of the record but its last event. */
 const QUIET = ["task.progress", "task.heartbeat", "tool.call", "tool.result"];
@@ -34,6 +36,8 @@ export function RunPage({ route, id }: { route: Route; id: string }) {
     setLog((last) => append(last, events));
     if (events.some((event) => !QUIET.includes(String(event.type)))) soon();
   }, [id]);
+  const isUnknown = record.error instanceof BridgeError && record.error.status === 404;
+  if (isUnknown || route.query.has("dispatches")) return <RunDispatches id={id} unknown={record.error} />;
   if (!record.data) {
     return (
       <>
@@ -122,14 +126,9 @@ function Merges({ run, log }: { run: RunState; log: RunLog }) {
       {log.merges.map(({ at, data }) => (
         <div key={data.taskId + data.resultRef}>
           <p><a href={link("run", run.runId, { task: data.taskId })}>{data.taskId}</a> <Time at={at} />, result <code class="id">{data.resultRef}</code></p>
-          <div class="scroll" tabIndex={0} role="region" aria-label={`Proof of ${data.taskId}, table`}>
-            <table aria-label={`Proof of ${data.taskId}`}>
-              <thead><tr><th scope="col">Branch</th><th scope="col">Commit</th><th scope="col">In the result as</th></tr></thead>
-              <tbody>
-                {data.proof.map(({ branch, commit, by }) => <tr key={branch}><td class="name" title={branch}><code>{branch}</code></td><td title={commit}><code>{commit.slice(0, 12)}</code></td><td>{by}</td></tr>)}
-              </tbody>
-            </table>
-          </div>
+          <Table label={`Proof of ${data.taskId}`} heads={["Branch", "Commit", "In the result as"]}>
+            {data.proof.map(({ branch, commit, by }) => <tr key={branch}><td class="name" title={branch}><code>{branch}</code></td><td title={commit}><code>{commit.slice(0, 12)}</code></td><td>{by}</td></tr>)}
+          </Table>
         </div>
       ))}
     </section>
@@ -148,7 +147,7 @@ function Facts({ run }: { run: RunState }) {
     ["Took", run.completedAt ? duration(millis(run.createdAt, run.completedAt)) : rough(Math.max(0, now - Date.parse(run.createdAt)))],
     ["Tokens", number(run.tokens)],
     ["Cost", dollars(run.costUsd)],
-    ["Dispatches", <a href={link("dispatches", undefined, { runId: run.runId })}>those of the run</a>],
+    ["Dispatches", <a href={link("run", run.runId, { dispatches: "all" })}>waterfall of the run</a>],
     ["Run", <Id value={run.runId} name="the run id" />],
     ["Trace", run.traceId && <Id value={run.traceId} name="the trace id" />],
   ];

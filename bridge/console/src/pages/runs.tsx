@@ -3,8 +3,10 @@ import { useState } from "preact/hooks";
 import { duration, millis } from "../format";
 import { firstFull, useLoad, useReloadOn } from "../load";
 import { Badge } from "../parts/badge";
+import { Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
+import { Table } from "../parts/table";
 import { Time } from "../parts/time";
 import { link, type Route, setQuery } from "../router";
 import { forge } from "../session";
@@ -32,6 +34,7 @@ export function Runs({ route }: { route: Route }) {
           </select>
         </label>
         {status && <a class="button" href={link("runs")}>Show all</a>}
+        <label class="grow">Run id of dispatches <Field type="search" value="" commit={(id) => { if (id) location.hash = link("run", id); }} placeholder="runId that their callers gave" /></label>
       </form>
       <Problem error={page.error} />
       {!page.data && !page.error && <Skeleton lines={8} />}
@@ -44,23 +47,18 @@ export function Runs({ route }: { route: Route }) {
 
 function RunTable({ items }: { items: RunSummary[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Runs, table">
-      <table aria-label="Runs">
-        <thead><tr><th scope="col">Repository</th><th scope="col">State</th><th scope="col" class="wide">Run</th><th scope="col" class="wide">Model</th><th scope="col">Created</th><th scope="col" class="wide right">Took</th></tr></thead>
-        <tbody>
-          {items.map((run) => (
-            <tr key={run.runId}>
-              <td class="name" title={run.repoUrl ?? ""}><a href={link("run", run.runId)}>{name(run.repoUrl)}</a></td>
-              <td><Badge state={run.status} label={run.status.replace("_", " ")} /></td>
-              <td class="wide"><code>{run.runId}</code></td>
-              <td class="wide cut">{run.model}</td>
-              <td><Time at={run.createdAt} /></td>
-              <td class="wide number right">{duration(millis(run.createdAt, run.completedAt ?? undefined))}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="Runs" heads={["Repository", "State", "Run", "Model", "Created", ["Took", "right"]]}>
+      {items.map((run) => (
+        <tr key={run.runId}>
+          <td class="name" title={run.repoUrl ?? ""}><a href={link("run", run.runId)}>{name(run.repoUrl)}</a></td>
+          <td><Badge state={run.status} label={run.status.replace("_", " ")} /></td>
+          <td><code>{run.runId}</code></td>
+          <td class="cut">{run.model}</td>
+          <td><Time at={run.createdAt} /></td>
+          <td class="number right">{duration(millis(run.createdAt, run.completedAt ?? undefined))}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 

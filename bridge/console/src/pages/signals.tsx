@@ -4,6 +4,7 @@ import { useHealth } from "../health";
 import { firstFull, useLoad, useReloadOn } from "../load";
 import { Badge } from "../parts/badge";
 import { Empty, Problem, Skeleton } from "../parts/notice";
+import { Table } from "../parts/table";
 import { Time } from "../parts/time";
 import { link } from "../router";
 import { bridge } from "../session";
@@ -44,32 +45,18 @@ export function Signals() {
         <section aria-labelledby="interventions">
           <h2 id="interventions">Interventions</h2>
           {interventions.data.items.length === 0 ? <Empty>No rule has warned or blocked yet.</Empty> : (
-            <div class="scroll" tabIndex={0} role="region" aria-label="Interventions, table">
-              <table aria-label="Interventions">
-                <thead>
-                  <tr>
-                    <th scope="col">At</th>
-                    <th scope="col">Severity</th>
-                    <th scope="col">Rule</th>
-                    <th scope="col">Message</th>
-                    <th scope="col" class="wide">Session</th>
-                    <th scope="col" class="wide">Acknowledged</th>
-                  </tr>
-                </thead>
-                <tbody>
-                  {interventions.data.items.map((one) => (
-                    <tr key={one.interventionId}>
-                      <td><Time at={one.at} /></td>
-                      <td><Badge state={one.severity} /></td>
-                      <td class="cut" title={one.ruleId}>{one.ruleId}</td>
-                      <td class="free">{one.message}</td>
-                      <td class="wide cut" title={one.sessionId}>{one.sessionId}</td>
-                      <td class="wide">{one.acknowledgedAt ? <Time at={one.acknowledgedAt} /> : <span class="dim">no</span>}</td>
-                    </tr>
-                  ))}
-                </tbody>
-              </table>
-            </div>
+            <Table label="Interventions" heads={["At", "Severity", "Rule", "Message", "Session", "Acknowledged"]}>
+              {interventions.data.items.map((one) => (
+                <tr key={one.interventionId}>
+                  <td><Time at={one.at} /></td>
+                  <td><Badge state={one.severity} /></td>
+                  <td class="cut" title={one.ruleId}>{one.ruleId}</td>
+                  <td class="free">{one.message}</td>
+                  <td class="cut" title={one.sessionId}>{one.sessionId}</td>
+                  <td>{one.acknowledgedAt ? <Time at={one.acknowledgedAt} /> : <span class="dim">no</span>}</td>
+                </tr>
+              ))}
+            </Table>
           )}
           {interventions.data.nextCursor && <p class="dim small">Older ones are not shown.</p>}
         </section>
@@ -165,36 +152,20 @@ function Bar({ rule, window }: { rule: SignalRule; window: RuleWindow }) {
 
 function Sessions({ items }: { items: SignalSession[] }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Live sessions, table">
-      <table aria-label="Live sessions">
-        <thead>
-          <tr>
-            <th scope="col">Session</th>
-            <th scope="col">Tool</th>
-            <th scope="col">User</th>
-            <th scope="col" class="wide">Project</th>
-            <th scope="col" class="wide">Last signal</th>
-            <th scope="col" class="right">Signals</th>
-            <th scope="col" class="wide right">Tokens in, out</th>
-            <th scope="col" class="right">Cost</th>
-          </tr>
-        </thead>
-        <tbody>
-          {items.map((one) => (
-            <tr key={one.sessionId}>
-              <td class="cut" title={one.sessionId}>{one.dispatchId ? <a href={link("dispatch", one.dispatchId)}>{one.sessionId}</a> : one.sessionId}</td>
-              <td class="cut">{one.adapter} {one.pausedAt && <Badge state="paused" />}</td>
-              <td class="cut">{one.userId ?? <span class="dim">none</span>}</td>
-              <td class="wide cut">{one.projectId ?? <span class="dim">none</span>}</td>
-              <td class="wide"><Time at={one.lastAt} /></td>
-              <td class="number right">{number(one.signalCount)}</td>
-              <td class="wide number right">{number(one.totalTokensIn)}, {number(one.totalTokensOut)}</td>
-              <td class="number right">{cost(one)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="Live sessions" heads={["Session", "Tool", "User", "Project", "Last signal", ["Signals", "right"], ["Tokens in, out", "right"], ["Cost", "right"]]}>
+      {items.map((one) => (
+        <tr key={one.sessionId}>
+          <td class="cut" title={one.sessionId}>{one.dispatchId ? <a href={link("dispatch", one.dispatchId)}>{one.sessionId}</a> : one.sessionId}</td>
+          <td class="cut">{one.adapter} {one.pausedAt && <Badge state="paused" />}</td>
+          <td class="cut">{one.userId ?? <span class="dim">none</span>}</td>
+          <td class="cut">{one.projectId ?? <span class="dim">none</span>}</td>
+          <td><Time at={one.lastAt} /></td>
+          <td class="number right">{number(one.signalCount)}</td>
+          <td class="number right">{number(one.totalTokensIn)}, {number(one.totalTokensOut)}</td>
+          <td class="number right">{cost(one)}</td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 

@@ -62,13 +62,11 @@ function Files({ id, files }: { id: string; files: OutputFile[] }) {
 export function Facts({ dispatch }: { dispatch: Dispatch }) {
   const result = dispatch.result;
   const session = result?.sessionId ?? dispatch.sessionId;
-  // Callers can name a run of their own.
-  const isStep = dispatch.taskId.startsWith(`${dispatch.runId}/`);
   const facts: [string, ComponentChildren][] = [
     ["Agent", <a href={link("dispatches", undefined, { agentId: dispatch.agentId })}>{dispatch.agentId}</a>],
     ["Adapter", <a href={link("dispatches", undefined, { provider: dispatch.provider })}>{dispatch.provider}</a>],
     ["Model", result?.model],
-    ["Run", dispatch.runId && <a href={isStep ? link("run", dispatch.runId) : link("dispatches", undefined, { runId: dispatch.runId })}>{dispatch.runId}</a>],
+    ["Run", dispatch.runId && <a href={link("run", dispatch.runId)}>{dispatch.runId}</a>],
     ["Attempt", dispatch.attempt > 1 ? dispatch.attempt : undefined],
     ["Priority", dispatch.priority || undefined],
     ["Accepted", <Time at={dispatch.acceptedAt} />],

@@ -3,6 +3,7 @@ import { useNow } from "../clock";
 import { duration, millis, rough, time } from "../format";
 import { link } from "../router";
 import { Badge, DispatchBadge } from "./badge";
+import { Table } from "./table";
 import { Time } from "./time";
 
 interface DispatchRows {
@@ -14,37 +15,28 @@ interface DispatchRows {
 
 export function DispatchTable({ items, label, brief }: DispatchRows) {
   const now = useNow(items.some((dispatch) => dispatch.status === "running"));
-  const wide = brief ? "gone" : "wide";
+  const more = brief ? "gone" : "";
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label={`${label}, table`}>
-      <table aria-label={label}>
-        <thead>
-          <tr>
-            <th scope="col">Task</th>
-            <th scope="col">State</th>
-            <th scope="col" class="wide">Adapter</th>
-            <th scope="col" class={wide}>Agent</th>
-            <th scope="col" class={wide}>Accepted</th>
-            <th scope="col" class={`${wide} right`}>Waited</th>
-            <th scope="col" class="right">Ran</th>
-          </tr>
-        </thead>
-        <tbody>
-          {items.map((dispatch) => (
-            <tr key={dispatch.dispatchId}>
-              <td class="name"><a href={link("dispatch", dispatch.dispatchId)} title={dispatch.taskId}>{dispatch.taskId}</a></td>
-              <td><DispatchBadge dispatch={dispatch} /></td>
-              <td class="wide cut">{dispatch.provider}</td>
-              <td class={`${wide} cut`} title={dispatch.agentId}>{dispatch.agentId}</td>
-              <td class={wide}><Time at={dispatch.acceptedAt} /></td>
-              <td class={`${wide} number right`}>{duration(millis(dispatch.acceptedAt, dispatch.startedAt))}</td>
-              <td class="number right">{ran(dispatch, now)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label={label} heads={["Task", "State", "Adapter", ["Agent", more], ["Callback", more], ["Accepted", more], ["Waited", `${more} right`], ["Ran", "right"]]}>
+      {items.map((dispatch) => (
+        <tr key={dispatch.dispatchId}>
+          <td class="name"><a href={link("dispatch", dispatch.dispatchId)} title={dispatch.taskId}>{dispatch.taskId}</a></td>
+          <td><DispatchBadge dispatch={dispatch} /></td>
+          <td class="cut">{dispatch.provider}</td>
+          <td class={`${more} cut`} title={dispatch.agentId}>{dispatch.agentId}</td>
+          <td class={more}>{callback(dispatch)}</td>
+          <td class={more}><Time at={dispatch.acceptedAt} /></td>
+          <td class={`${more} number right`}>{duration(millis(dispatch.acceptedAt, dispatch.startedAt))}</td>
+          <td class="number right">{ran(dispatch, now)}</td>
+        </tr>
+      ))}
+    </Table>
   );
+}
+
+function callback({ callbackUrl, callbackStatus }: Dispatch) {
+  if (callbackStatus) return <Badge state={callbackStatus} />;
+  return <span class="dim">{callbackUrl ? "when finished" : "none"}</span>;
 }
 
 function ran(dispatch: Dispatch, now: number): string {
@@ -54,38 +46,23 @@ function ran(dispatch: Dispatch, now: number): string {
 
 export function DeliveryTable({ items, retry }: { items: Delivery[]; retry: (id: string) => void }) {
   return (
-    <div class="scroll" tabIndex={0} role="region" aria-label="Deliveries, table">
-      <table aria-label="Deliveries">
-        <thead>
-          <tr>
-            <th scope="col">Task</th>
-            <th scope="col">State</th>
-            <th scope="col" class="wide">Destination</th>
-            <th scope="col" class="wide right">Attempts</th>
-            <th scope="col" class="wide">Last answer</th>
-            <th scope="col" class="wide">Next try or settled</th>
-            <th scope="col"><span class="hidden">Action</span></th>
-          </tr>
-        </thead>
-        <tbody>
-          {items.map((delivery) => (
-            <tr key={delivery.id}>
-              <td class="name"><a href={link("dispatch", delivery.dispatchId)} title={delivery.taskId}>{delivery.taskId}</a></td>
-              <td><Badge state={delivery.status} /></td>
-              <td class="wide url" title={delivery.url}>{delivery.url}</td>
-              <td class="wide number right">{delivery.attemptCount}</td>
-              <td class="wide cut" title={answer(delivery)}>{answer(delivery)}</td>
-              <td class="wide number">{settled(delivery)}</td>
-              <td class="right">
-                <button type="button" class="small" onClick={() => retry(delivery.id)} aria-label={`Send again: ${delivery.taskId}`}>
-                  Send again
-                </button>
-              </td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </div>
+    <Table label="Deliveries" heads={["Task", "State", "Destination", ["Attempts", "right"], "Last answer", "Next try or settled", ["Action", "hidden"]]}>
+      {items.map((delivery) => (
+        <tr key={delivery.id}>
+          <td class="name"><a href={link("dispatch", delivery.dispatchId)} title={delivery.taskId}>{delivery.taskId}</a></td>
+          <td><Badge state={delivery.status} /></td>
+          <td class="url" title={delivery.url}>{delivery.url}</td>
+          <td class="number right">{delivery.attemptCount}</td>
+          <td class="cut" title={answer(delivery)}>{answer(delivery)}</td>
+          <td class="number">{settled(delivery)}</td>
+          <td class="right">
+            <button type="button" class="small" onClick={() => retry(delivery.id)} aria-label={`Send again: ${delivery.taskId}`}>
+              Send again
+            </button>
+          </td>
+        </tr>
+      ))}
+    </Table>
   );
 }
 
