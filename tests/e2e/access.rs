@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 89] = [
+const ROUTES: [(&str, &str, &str); 90] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/request", READ),

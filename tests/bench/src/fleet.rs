@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use forge_store_postgres::Target as Server;
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
+use tokio_util::task::TaskTracker;
 
 use super::load;
 use super::report::{Sample, median, say};
@@ -85,7 +86,7 @@ impl Database {
 
 async fn connect(url: &str) -> anyhow::Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
-    tokio::spawn(connection);
+    TaskTracker::new().spawn(connection);
     Ok(client)
 }
 

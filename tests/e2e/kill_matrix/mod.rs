@@ -62,15 +62,16 @@ fn whatever_it_was_doing_when_it_was_killed_it_keeps_its_promises() {
     let cells = (0..rounds)
         .flat_map(|round| chosen.clone().flat_map(move |point| Cell::of(point, round)))
         .collect();
-    play_all(cells, LANES, async |cell| cell.play().await);
+    println!("{}", play_all(cells, LANES, async |cell| cell.play().await));
 }
 
-/// Plays the cells in this number of lanes; fails if a promise is broken or a point of the first round is not reached.
+/// Plays the cells in this number of lanes, and returns the counts; fails if a promise is broken or a point of the first
+/// round is not reached.
 fn play_all(
     cells: VecDeque<Cell>,
     lanes: usize,
     play: impl AsyncFn(&Cell) -> (bool, Tally, Vec<String>) + Sync,
-) {
+) -> String {
     let (begun, count) = (Instant::now(), cells.len());
     let cells = Mutex::new(cells);
     let kills = AtomicU64::new(0);
@@ -99,14 +100,15 @@ fn play_all(
         }
     });
     let total: Tally = tallies.into_inner().unwrap().into_iter().sum();
-    println!(
+    let summary = format!(
         "{count} cells, {} policies, {} kills in {:.0} s: {total}",
         POLICIES.len(),
         kills.into_inner(),
         begun.elapsed().as_secs_f64(),
     );
     let broken = broken.into_inner().unwrap();
-    assert!(broken.is_empty(), "\n{}\n", broken.join("\n"));
+    assert!(broken.is_empty(), "{summary}\n{}\n", broken.join("\n"));
+    summary
 }
 
 /// True for the points of the store that the tests are not on.

@@ -58,7 +58,7 @@ fn whichever_node_is_killed_the_others_keep_its_promises() {
         })
     });
     let cells = cells.filter(|cell| cell.point.starts_with(&only));
-    play_all(cells.collect(), LANES, play);
+    println!("{}", play_all(cells.collect(), LANES, play));
 }
 
 /// Homes of three bridges on this new database, with one key and one journal.

@@ -128,7 +128,7 @@ impl Offers {
         Arc::clone(&offers)
     }
 
-    /// What a node offered whose lease has ended is away since then.
+    /// Offers of live nodes, and those of ended ones, whose adapters are away since then.
     fn set(&self, live: &[NodeRecord], ended: &[NodeRecord]) {
         let offers = live.iter().map(Offer::of);
         let offers = offers.chain(ended.iter().map(Offer::of_ended));

@@ -299,13 +299,12 @@ impl Windows {
                     Some(Counted::Partly { others, .. }) => {
                         others.push((*position, *at, *amounts));
                     }
-                    Some(Counted::Wholly { windows, last, .. }) => {
-                        if position > last {
-                            for (_, window) in windows {
-                                window.add(*at, amounts);
-                            }
+                    Some(Counted::Wholly { windows, last, .. }) if position > last => {
+                        for (_, window) in windows {
+                            window.add(*at, amounts);
                         }
                     }
+                    Some(Counted::Wholly { .. }) => {}
                 }
             }
         }

@@ -15,6 +15,7 @@ use forge_store::roles::{
 use forge_store::{Error, Store};
 
 use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 
 use super::cluster::run as run_script;
 use super::{new_store, open};
@@ -29,7 +30,7 @@ async fn hold_writer(store: &Postgres) -> (mpsc::Sender<()>, JoinHandle<forge_st
     let (begins, begun) = mpsc::channel();
     let held = std::sync::Mutex::new(held);
     let writes = store.clone();
-    let holding = tokio::spawn(async move {
+    let holding = TaskTracker::new().spawn(async move {
         let change = move |_: &mut Rows| {
             let _ = begins.send(());
             let _ = held.lock().unwrap().recv();
