@@ -25,7 +25,7 @@ for section in re.split(r"\n##+ ", TEXT)[1:]:
     if block := re.search(r"```python\n(.*?)```", section, re.DOTALL):
         EXAMPLES[section.split("\n", 1)[0]] = block[1]
 
-CALLS = "run|dispatch|cancel|show|files|file|output|create_run|send_captain_message"
+CALLS = "run|dispatch|cancel|run_again|show|files|file|output|create_run|send_captain_message"
 
 
 def with_asyncio(code: str) -> str:
