@@ -436,12 +436,31 @@ await step("an adapter shows its capabilities", async () => {
   await card.getByText("SHA-256").waitFor();
 });
 
+await step("a dispatch is run again, as it was and edited", async () => {
+  await send(`${task}-again`, "ok");
+  const request = main.getByRole("region", { name: "Request" });
+  assert.equal(await request.getByLabel("Message", { exact: true }).innerText(), "It's a message");
+  await request.getByRole("button", { name: "Run again" }).click();
+  await main.getByRole("heading", { level: 1, name: `${task}-again-retry-` }).waitFor();
+  await main.getByText("Retry of").waitFor();
+  if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "again.png"), fullPage: true });
+  await request.getByRole("link", { name: "Edit and run" }).click();
+  await holds("Message", "It's a message");
+  await page.getByLabel("Message").fill("Another message");
+  await page.getByRole("button", { name: "Dispatch", exact: true }).click();
+  await main.getByRole("heading", { level: 1, name: /^try-/ }).waitFor();
+  await request.getByLabel("Message", { exact: true }).filter({ hasText: "Another message" }).waitFor();
+  await main.getByText("Retry of").waitFor();
+});
+
 await step("an adapter is paused, resumed and reloaded", async () => {
   const card = page.getByRole("region", { name: "echo" });
   await sure("Pause echo", "Pause it");
   await card.getByText("paused", { exact: true }).waitFor();
   await send(`${task}-held`, "ok");
   await main.getByText(/^(queued|accepted)$/).first().waitFor();
+  await main.getByText("echo is paused").waitFor();
+  if (process.env.SCREENSHOTS) await page.screenshot({ path: path.join(process.env.SCREENSHOTS, "waits.png") });
   await open("Now");
   await page.getByRole("list", { name: "Adapters" }).getByText("paused").waitFor();
   await open("Adapters");

@@ -150,7 +150,7 @@ function Page({ route }: { route: Route }) {
     case "events":
       return <Events />;
     case "try":
-      return <Try />;
+      return <Try key={route.id} from={route.id} />;
     case "now":
       return <Now />;
     default:

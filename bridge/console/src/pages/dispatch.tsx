@@ -1,4 +1,4 @@
-import type { Delivery, Dispatch } from "@forge-bridge/client";
+import type { Delivery, Dispatch, WaitReason } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
 import { useNow } from "../clock";
 import { duration, millis, rough } from "../format";
@@ -8,7 +8,9 @@ import { DispatchBadge } from "../parts/badge";
 import { Deliveries } from "../parts/callback";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Facts, Outcome, Routing } from "../parts/record";
+import { Request } from "../parts/request";
 import { DispatchTable, next } from "../parts/tables";
+import { Time } from "../parts/time";
 import { grow, type History, Timeline } from "../parts/timeline";
 import { Waterfall } from "../parts/waterfall";
 import { link } from "../router";
@@ -70,6 +72,7 @@ export function DispatchPage({ id }: { id: string }) {
       </div>
       <Problem error={problem ?? streamError ?? record.error} />
       {error && <p class={`notice ${dispatch.errorCode === "input_required" || dispatch.errorCode === "cancelled" ? "warn" : "bad"}`}><strong>{dispatch.errorCode}</strong> {error}</p>}
+      {dispatch.waitReason && <Waits reason={dispatch.waitReason} />}
       <Life dispatch={dispatch} deliveries={deliveries} />
       <section aria-labelledby="waterfall">
         <h2 id="waterfall">Waterfall</h2>
@@ -88,12 +91,24 @@ export function DispatchPage({ id }: { id: string }) {
           </section>
         </div>
         <div>
+          <Request dispatch={dispatch} />
           <Outcome dispatch={dispatch} />
           <Facts dispatch={dispatch} />
           <Routing steps={dispatch.routing} />
         </div>
       </div>
     </>
+  );
+}
+
+/** Reason for which a dispatch has not started, and the end of the wait. */
+function Waits({ reason }: { reason: WaitReason }) {
+  return (
+    <p class="notice warn">
+      <strong>waits</strong> {reason.message}
+      {reason.dispatchId && <> (<a href={link("dispatch", reason.dispatchId)}>{reason.dispatchId}</a>)</>}
+      {reason.givenUpAt && <>, until <Time at={reason.givenUpAt} /> at the latest</>}
+    </p>
   );
 }
 

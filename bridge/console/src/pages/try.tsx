@@ -2,17 +2,31 @@ import type { DispatchRequest } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
 import { useLoad } from "../load";
 import { Copy } from "../parts/copy";
-import { Problem } from "../parts/notice";
+import { Problem, Skeleton } from "../parts/notice";
 import { link } from "../router";
 import { bridge, session } from "../session";
 
 const START = { message: "Hello from the console", provider: "", model: "", agentId: "console", taskId: "", sessionId: "", callbackUrl: "", more: "" };
 type Form = typeof START;
 
-/** Form for one dispatch, with the equivalent shell command. */
-export function Try() {
+/** Form for one dispatch, with the equivalent shell command; begins with the request of another dispatch, if there is one. */
+export function Try({ from }: { from: string | undefined }) {
+  const former = useLoad(() => (from ? bridge.request(from) : Promise.resolve(undefined)), [from]);
+  if (from && !former.data) {
+    return (
+      <>
+        <h1>Try it</h1>
+        {former.error ? <Problem error={former.error} /> : <Skeleton lines={8} />}
+      </>
+    );
+  }
+  const start = { ...START, taskId: newTask() };
+  return <Compose start={former.data && from ? again(former.data, from) : start} />;
+}
+
+function Compose({ start }: { start: Form }) {
   const adapters = useLoad(() => bridge.adapters(), []);
-  const [form, setForm] = useState<Form>({ ...START, taskId: newTask() });
+  const [form, setForm] = useState(start);
   const [problem, setProblem] = useState<unknown>();
   const [sending, setSending] = useState(false);
   const set = (name: keyof Form) => (event: Event) => setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement).value });
@@ -50,7 +64,7 @@ export function Try() {
             <label>Task id <input value={form.taskId} onInput={set("taskId")} required /></label>
             <label>Agent <input value={form.agentId} onInput={set("agentId")} required /></label>
           </div>
-          <details>
+          <details open={start.more !== ""}>
             <summary>More</summary>
             <div class="stack">
               <label>Session <input value={form.sessionId} onInput={set("sessionId")} placeholder="none" /></label>
@@ -72,6 +86,14 @@ export function Try() {
       </div>
     </>
   );
+}
+
+/** The form for a request that is edited and sent as a task of its own. A start time has passed, and is left out. */
+function again(request: DispatchRequest, from: string): Form {
+  const { message, provider, model, agentId, sessionId, callbackUrl, taskId: _, notBefore: __, deadline: ___, ...more } = request;
+  const others = JSON.stringify({ ...more, retryOf: from }, null, 2);
+  const texts = { message: message ?? "", provider: provider ?? "", model: model ?? "", sessionId: sessionId ?? "", callbackUrl: callbackUrl ?? "" };
+  return { ...texts, agentId, taskId: newTask(), more: others };
 }
 
 function newTask(): string {

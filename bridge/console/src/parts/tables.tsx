@@ -21,7 +21,10 @@ export function DispatchTable({ items, label, brief }: DispatchRows) {
       {items.map((dispatch) => (
         <tr key={dispatch.dispatchId}>
           <td class="name"><a href={link("dispatch", dispatch.dispatchId)} title={dispatch.taskId}>{dispatch.taskId}</a></td>
-          <td><DispatchBadge dispatch={dispatch} /></td>
+          <td title={dispatch.waitReason?.message}>
+            <DispatchBadge dispatch={dispatch} />
+            {dispatch.waitReason && <> <span class="dim small">{dispatch.waitReason.kind.replaceAll("_", " ")}</span></>}
+          </td>
           <td class="cut">{dispatch.provider}</td>
           <td class={`${more} cut`} title={dispatch.agentId}>{dispatch.agentId}</td>
           <td class={more}>{callback(dispatch)}</td>
