@@ -24,6 +24,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
                 "name",
                 "version",
                 "running",
+                "taken over",
                 "adapters",
                 "lease until",
             ]
@@ -43,6 +44,7 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
                 text(node, "/name"),
                 text(node, "/version"),
                 text(node, "/running"),
+                text(node, "/takenOver"),
                 adapters(node),
                 text(node, "/leaseUntil"),
             ]);

@@ -184,6 +184,13 @@ async fn what_a_killed_node_ran_is_taken_over_within_its_lease() {
     assert_eq!(live.len(), 1);
     assert_eq!(live[0]["takenOver"], 2, "{listed}");
     assert!(live[0]["lastTakeOverAt"].is_string(), "{listed}");
+    let mut command = fleet.homes[1].command();
+    let shown = command.args(["nodes", "--url", &second.api.url]).output();
+    let shown = String::from_utf8(shown.unwrap().stdout).unwrap();
+    assert!(
+        shown.contains("gone") && shown.contains("taken over"),
+        "{shown}"
+    );
     let page = scrape(&second).await;
     for line in [
         "forge_bridge_dispatches_taken_over_total{outcome=\"requeued\"} 1",
