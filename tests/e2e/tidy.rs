@@ -47,6 +47,7 @@ const OUTPUTS: &[&str] = &[
     "bridge/src/cli/conform.rs",
     "bridge/src/cli/conformance/package.rs",
     "bridge/src/cli/conformance/run.rs",
+    "bridge/src/cli/drill/faults.rs",
     "bridge/src/cli/drill/report.rs",
     "bridge/src/cli/drill/victim.rs",
     "bridge/src/cli/forg/keystore.rs",
