@@ -454,6 +454,7 @@ await step("a dispatch is run again, as it was and edited", async () => {
 });
 
 await step("an adapter is paused, resumed and reloaded", async () => {
+  await open("Adapters");
   const card = page.getByRole("region", { name: "echo" });
   await sure("Pause echo", "Pause it");
   await card.getByText("paused", { exact: true }).waitFor();

@@ -16,12 +16,11 @@ use super::{Cell, PATIENCE, order, passing, play_all};
 /// Cells at the same time, with three bridges each.
 const LANES: usize = 3;
 const LEASE: &str = "3s";
-const MEETING: [&str; 7] = [
+const MEETING: [&str; 6] = [
     "database.",
     "lease.renew.",
     "claim.",
     "finish.",
-    "requeue.",
     "recover.",
     "delivery.settle.",
 ];
@@ -89,9 +88,7 @@ async fn play(cell: &Cell) -> (bool, Tally, Vec<String>) {
     let (database, url) = store::database();
     let mut homes = homes(&url, &receiver, point);
     let load = Load::new(&homes[0], &receiver, point, Place::Bridge);
-    let is_taking = ["recover.", "requeue."]
-        .iter()
-        .any(|kind| point.starts_with(kind));
+    let is_taking = point.starts_with("recover.");
     let order = format!("{point}:{}", cell.passing);
     // The tables are there before anybody is killed.
     drop(homes[1].start());

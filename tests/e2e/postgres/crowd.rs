@@ -48,7 +48,9 @@ async fn post(apis: &[&Api], first: usize, body: &Value) -> String {
         let answered = sent.json_body(body).send().await.ok()?;
         let status = answered.status();
         let answer: Value = answered.json().await.ok()?;
-        let is_away = status == StatusCode::SERVICE_UNAVAILABLE;
+        // A bridge learns of the adapters of another one by its next poll.
+        let is_away =
+            status == StatusCode::SERVICE_UNAVAILABLE || answer["code"] == "UNKNOWN_PROVIDER";
         assert!(status == StatusCode::ACCEPTED || is_away, "{answer}");
         answer["dispatchId"].as_str().map(str::to_owned)
     };

@@ -64,6 +64,8 @@ impl Fleet {
             })
             .await;
         }
+        // The rows are there; each bridge reads them with its next poll.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         bridges
     }
 
