@@ -2,6 +2,7 @@
 
 mod condition;
 pub mod report;
+mod subject;
 #[cfg(test)]
 mod tests;
 mod windows;
@@ -12,10 +13,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use forge_store::record::{
-    Intervention, OtherSignal, SignalGroup, SignalRecord, SignalSession, SignalSource, SignalTotals,
-};
+use forge_store::record::{Intervention, OtherSignal, SignalGroup, SignalTotals};
 
+use self::subject::Origin;
+pub use self::subject::Subject;
 use self::windows::Windows;
 pub use self::windows::{Key, Stored};
 use crate::rule::{Action, Entry, Rule, Rules, Scope};
@@ -40,48 +41,6 @@ pub fn teams_of_users<'a>(users: impl IntoIterator<Item = (&'a String, &'a Vec<S
 
 /// Values per rule for which it is remembered that the rule holds.
 const MOST_HELD: usize = 65_536;
-
-/// Record with what is known of its session.
-#[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
-    pub source: SignalSource,
-    pub adapter: &'a str,
-    pub session_id: &'a str,
-    /// Totals of the session before the record.
-    pub former: SignalTotals,
-    pub record: &'a SignalRecord,
-}
-
-impl<'a> Subject<'a> {
-    pub fn new(session: &'a SignalSession, record: &'a SignalRecord) -> Self {
-        Self {
-            source: session.source,
-            adapter: &session.adapter,
-            session_id: &session.id,
-            former: session.totals,
-            record,
-        }
-    }
-
-    /// Values of a scope that the record counts for.
-    fn values<'t>(&self, scope: Scope, teams: &'t Teams) -> Vec<&'t str>
-    where
-        'a: 't,
-    {
-        let one = |value: &'a Option<String>| value.as_deref().into_iter().collect();
-        match scope {
-            Scope::Org => vec![""],
-            Scope::Team => {
-                let user = self.record.user_id.as_ref();
-                let teams = user.and_then(|user| teams.get(user));
-                teams.into_iter().flatten().map(String::as_str).collect()
-            }
-            Scope::Project => one(&self.record.project_id),
-            Scope::User => one(&self.record.user_id),
-            Scope::Session => vec![self.session_id],
-        }
-    }
-}
 
 /// Rules with the windows that they look at.
 #[derive(Debug)]

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use forge_store::record::{OtherSignal, SignalGroup, SignalRecord, SignalSource, SignalTotals};
+use forge_store::record::{OtherSignal, SignalGroup, SignalTotals};
 
-use super::{Subject, Teams};
+use super::{Origin, Subject, Teams};
 use crate::rule::{Rule, Scope};
 use crate::window::{Span, Window};
 
@@ -61,22 +61,11 @@ pub struct Stored {
     pub last: u64,
 }
 
-fn record_of(other: &OtherSignal) -> SignalRecord {
-    SignalRecord {
-        user_id: other.user_id.clone(),
-        project_id: other.project_id.clone(),
-        ..SignalRecord::default()
-    }
-}
-
-/// The record of another bridge as it is counted.
-fn subject_of<'a>(other: &'a OtherSignal, record: &'a SignalRecord) -> Subject<'a> {
-    Subject {
-        source: SignalSource::Agent,
-        adapter: "",
-        session_id: &other.session,
-        former: SignalTotals::default(),
-        record,
+fn origin_of(other: &OtherSignal) -> Origin<'_> {
+    Origin {
+        user: other.user_id.as_deref(),
+        project: other.project_id.as_deref(),
+        session: &other.session,
     }
 }
 
@@ -200,8 +189,7 @@ impl Windows {
         let learnt = learnt.map(|(_, at, amounts)| (at, amounts));
         let own = since.iter().map(|(at, amounts)| (at, amounts));
         let missed = stored.others.iter().filter(|other| {
-            let record = record_of(other);
-            let values = subject_of(other, &record).values(key.scope, teams);
+            let values = origin_of(other).values(key.scope, teams);
             values.contains(&key.value.as_str())
         });
         let missed = missed.map(|other| (&other.at, &other.amounts));
@@ -283,8 +271,6 @@ impl Windows {
 
     /// Adds a record of another bridge, unless it was counted.
     pub(super) fn add_other(&mut self, teams: &Teams, other: &OtherSignal) {
-        let record = record_of(other);
-        let subject = subject_of(other, &record);
         let OtherSignal {
             position,
             at,
@@ -292,7 +278,7 @@ impl Windows {
             ..
         } = other;
         for scope in self.watched.keys() {
-            for value in subject.values(*scope, teams) {
+            for value in origin_of(other).values(*scope, teams) {
                 let values = self.values.get_mut(scope);
                 match values.and_then(|values| values.get_mut(value)) {
                     None => {}

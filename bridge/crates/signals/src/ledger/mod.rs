@@ -109,6 +109,8 @@ impl Ledger {
     pub async fn follow_others(self, ending: CancellationToken) {
         let mut after = None;
         loop {
+            // Without rules nothing is counted: the position is enough.
+            after = after.filter(|_| self.rules() > 0);
             match self.inner.store.signals_of_others(after).await {
                 Ok((next, others)) => {
                     after = Some(next);
