@@ -60,17 +60,6 @@ pub(super) fn target(config: &Config, url: &str) -> anyhow::Result<Target> {
     Ok(Target::new(url, password)?)
 }
 
-/// The same URL with another database.
-pub(super) fn with_database(url: &str, name: &str) -> String {
-    let (base, query) = match url.split_once('?') {
-        Some((base, query)) => (base, format!("?{query}")),
-        None => (url, String::new()),
-    };
-    let start = base.find("://").map_or(0, |at| at + 3);
-    let end = base[start..].find('/').map_or(base.len(), |at| start + at);
-    format!("{}/{name}{query}", &base[..end])
-}
-
 fn is_postgres(url: &str) -> bool {
     ["postgres://", "postgresql://"]
         .iter()
@@ -215,20 +204,6 @@ mod tests {
             assert!(error.starts_with(SETTING), "{error}");
             assert!(error.contains(expected), "{error}");
             assert!(!error.contains("hush"), "{error}");
-        }
-    }
-
-    #[test]
-    fn the_database_of_a_url_is_replaced() {
-        for (url, expected) in [
-            ("postgres://a@b/c", "postgres://a@b/new"),
-            (
-                "postgresql://a:p@b:1,d/c?x=/y",
-                "postgresql://a:p@b:1,d/new?x=/y",
-            ),
-            ("postgres://a@%2Ftmp%2Fs/c", "postgres://a@%2Ftmp%2Fs/new"),
-        ] {
-            assert_eq!(with_database(url, "new"), expected);
         }
     }
 

@@ -1,9 +1,9 @@
 //! A database of its own for a trial.
 
 use crate::config::Config;
-use forge_store_postgres::Target;
+use forge_store_postgres::{Target, with_database};
 
-use super::store::{self, target};
+use super::store::target;
 
 pub struct TrialDatabase {
     server: Target,
@@ -20,7 +20,7 @@ impl TrialDatabase {
         server.create_database(&name).await?;
         Ok(Self {
             server,
-            url: store::with_database(url, &name),
+            url: with_database(url, &name),
             name,
         })
     }

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::Context as _;
-use forge_store_postgres::Target as Server;
+use forge_store_postgres::{Target as Server, with_database};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, NoTls};
 use tokio_util::task::TaskTracker;
@@ -58,15 +57,13 @@ impl Database {
     pub(crate) fn create(url: &str) -> anyhow::Result<Self> {
         let server = Server::new(url, None)?;
         let name = format!("forge_bench_{}", std::process::id());
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        let (base, _) = base.rsplit_once('/').context("a URL with a database")?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         runtime.block_on(server.drop_database(&name))?;
         runtime.block_on(server.create_database(&name))?;
         Ok(Self {
-            url: format!("{base}/{name}?{query}"),
+            url: with_database(url, &name),
             server,
             name,
             runtime,

@@ -27,6 +27,7 @@ use forge_store::durability::Durability;
 use forge_store::recent_events::RecentEvents;
 
 pub use engine::target::{Target, TargetError};
+pub use trial::with_database;
 
 use batch::{Needs, Placed};
 use engine::{Decide, Engine};
