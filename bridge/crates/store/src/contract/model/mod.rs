@@ -343,12 +343,26 @@ impl Pair {
             Step::Restart => {
                 self.model = self.model.restart();
                 self.store = self.disk.open().await;
+                self.claim_deliveries().await;
             }
             Step::Kill => {
                 self.model = self.model.restart();
                 self.store = self.disk.open_as_killed().await;
+                self.claim_deliveries().await;
             }
         }
+    }
+
+    /// Takes all that is due, as a bridge does when it starts: those of the one before are settled only after that.
+    async fn claim_deliveries(&mut self) {
+        let all = || DueQuery {
+            now: at(self.now),
+            exclude: Vec::new(),
+            per_origin: usize::from(u16::MAX),
+            limit: usize::from(u16::MAX),
+            in_flight: [].into_iter().collect(),
+        };
+        both!(self, store => store.due(all())).unwrap();
     }
 
     /// Compares everything that can be read.
