@@ -5,7 +5,7 @@ import { useHealth } from "../health";
 import { firstFull, type Loaded, useLoad, useReloadOn } from "../load";
 import { Ask } from "../parts/ask";
 import { Badge } from "../parts/badge";
-import { Field } from "../parts/field";
+import { Choice, Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
 import { Table } from "../parts/table";
@@ -39,7 +39,6 @@ export function Deliveries({ route }: { route: Route }) {
     return `Everything due to ${origin} is sent now.`;
   });
   const put = (name: string) => (text: string) => setQuery(route, { [name]: text, cursor: undefined });
-  const set = (name: string) => (event: Event) => put(name)((event.currentTarget as HTMLSelectElement).value);
   const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
   const filtered = filter.status || filter.host;
   // Shown together, so that the list does not move under the pointer.
@@ -48,13 +47,7 @@ export function Deliveries({ route }: { route: Route }) {
     <>
       <h1>Deliveries</h1>
       <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
-        <label>
-          State
-          <select value={filter.status ?? ""} onChange={set("status")}>
-            <option value="">all</option>
-            {STATES.map((state) => <option key={state} value={state}>{state}{counts[state] === undefined ? "" : ` (${number(counts[state])})`}</option>)}
-          </select>
-        </label>
+        <Choice label="State" all="all" value={filter.status} options={STATES.map((state) => [state, `${state}${counts[state] === undefined ? "" : ` (${number(counts[state])})`}`])} commit={put("status")} />
         <label>Host <Field type="search" value={filter.host ?? ""} commit={put("host")} placeholder="hooks.example.org" /></label>
         {filtered && <a class="button" href={link("deliveries")}>Show all</a>}
       </form>

@@ -1,7 +1,7 @@
 import { BridgeError, type DispatchFilter } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
 import { firstFull, useLoad, useReloadOn } from "../load";
-import { Field } from "../parts/field";
+import { Choice, Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
 import { DispatchTable } from "../parts/tables";
@@ -13,6 +13,9 @@ const STATES = ["queued", "running", "ok", "error"];
 const SINCE: [string, string][] = [["1", "the last hour"], ["24", "the last day"], ["168", "the last week"]];
 const CALLBACKS = ["pending", "delivered", "dead", "superseded"];
 const FILTERS = ["status", "callback", "provider", "agentId", "runId", "taskPrefix", "hours"];
+
+/** Values that are their own labels. */
+const same = (values: string[]): [string, string][] => values.map((value) => [value, value]);
 
 export function Dispatches({ route }: { route: Route }) {
   const ask = (name: string) => route.query.get(name) ?? undefined;
@@ -39,7 +42,6 @@ export function Dispatches({ route }: { route: Route }) {
     else put("taskPrefix")(text);
   };
   useReloadOn(["execution."], () => filter.cursor || page.reload());
-  const set = (name: string) => (event: Event) => put(name)((event.currentTarget as HTMLSelectElement).value);
   const filtered = FILTERS.some((name) => ask(name));
   return (
     <>
@@ -49,36 +51,12 @@ export function Dispatches({ route }: { route: Route }) {
         <button type="submit">Find</button>
       </form>
       <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
-        <label>
-          State
-          <select value={filter.status ?? ""} onChange={set("status")}>
-            <option value="">all</option>
-            {STATES.map((state) => <option key={state} value={state}>{state}</option>)}
-          </select>
-        </label>
-        <label>
-          Callback
-          <select value={filter.callback ?? ""} onChange={set("callback")}>
-            <option value="">all</option>
-            {CALLBACKS.map((state) => <option key={state} value={state}>{state}</option>)}
-          </select>
-        </label>
-        <label>
-          Adapter
-          <select value={filter.provider ?? ""} onChange={set("provider")}>
-            <option value="">all</option>
-            {providers.map((provider) => <option key={provider} value={provider}>{provider}</option>)}
-          </select>
-        </label>
+        <Choice label="State" all="all" value={filter.status} options={same(STATES)} commit={put("status")} />
+        <Choice label="Callback" all="all" value={filter.callback} options={same(CALLBACKS)} commit={put("callback")} />
+        <Choice label="Adapter" all="all" value={filter.provider} options={same(providers)} commit={put("provider")} />
         <label>Agent <Field value={filter.agentId ?? ""} commit={put("agentId")} /></label>
         <label>Run <Field value={filter.runId ?? ""} commit={put("runId")} /></label>
-        <label>
-          Accepted
-          <select value={hours ?? ""} onChange={set("hours")}>
-            <option value="">any time</option>
-            {SINCE.map(([value, label]) => <option key={value} value={value}>{label}</option>)}
-          </select>
-        </label>
+        <Choice label="Accepted" all="any time" value={hours} options={SINCE} commit={put("hours")} />
         {filtered && <a class="button" href={link("dispatches")}>Show all</a>}
       </form>
       <Problem error={problem ?? page.error} />

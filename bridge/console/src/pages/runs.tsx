@@ -3,7 +3,7 @@ import { useState } from "preact/hooks";
 import { duration, millis } from "../format";
 import { firstFull, useLoad, useReloadOn } from "../load";
 import { Badge } from "../parts/badge";
-import { Field } from "../parts/field";
+import { Choice, Field } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Pager } from "../parts/pager";
 import { Table } from "../parts/table";
@@ -26,13 +26,7 @@ export function Runs({ route }: { route: Route }) {
       <h1>Runs</h1>
       <Start known={page.data?.items ?? []} />
       <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
-        <label>
-          State
-          <select value={status ?? ""} onChange={(event) => setQuery(route, { status: event.currentTarget.value, cursor: undefined })}>
-            <option value="">all</option>
-            {STATES.map((state) => <option key={state} value={state}>{state.replace("_", " ")}</option>)}
-          </select>
-        </label>
+        <Choice label="State" all="all" value={status} options={STATES.map((state) => [state, state.replace("_", " ")])} commit={(value) => setQuery(route, { status: value, cursor: undefined })} />
         {status && <a class="button" href={link("runs")}>Show all</a>}
         <label class="grow">Run id of dispatches <Field type="search" value="" commit={(id) => { if (id) location.hash = link("run", id); }} placeholder="runId that their callers gave" /></label>
       </form>

@@ -15,3 +15,26 @@ export function Field({ value, commit, ...rest }: Properties) {
   useEffect(() => setText(value), [value]);
   return <input {...rest} value={text} onInput={(event) => setText(event.currentTarget.value)} onChange={(event) => commit(event.currentTarget.value.trim())} />;
 }
+
+interface Options {
+  label: string;
+  /** Label of the choice that filters nothing. */
+  all: string;
+  value: string | undefined;
+  /** Values, each with its label. */
+  options: [string, string][];
+  commit: (value: string) => void;
+}
+
+/** Filter with a few values. */
+export function Choice({ label, all, value, options, commit }: Options) {
+  return (
+    <label>
+      {label}
+      <select value={value ?? ""} onChange={(event) => commit(event.currentTarget.value)}>
+        <option value="">{all}</option>
+        {options.map(([value, label]) => <option key={value} value={value}>{label}</option>)}
+      </select>
+    </label>
+  );
+}
