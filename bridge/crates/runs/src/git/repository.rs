@@ -247,15 +247,20 @@ pub(super) async fn listed(step: Step<'_>) -> Result<Vec<(String, String)>, Erro
         .collect())
 }
 
-/// Removes the locks of a git that was killed. No other git uses the repository.
+/// Removes the locks of a git that was killed. No other git uses the repository; one that is being killed may remove
+/// its locks itself.
 fn remove_locks(folder: &Path) -> io::Result<()> {
+    let gone = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
+    };
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         if entry.file_type()?.is_dir() && name != "objects" {
-            remove_locks(&entry.path())?;
+            remove_locks(&entry.path()).or_else(gone)?;
         } else if name.to_string_lossy().ends_with(".lock") {
-            fs::remove_file(entry.path())?;
+            fs::remove_file(entry.path()).or_else(gone)?;
         }
     }
     Ok(())
