@@ -17,11 +17,11 @@ use crate::harness::until;
 /// Bytes that a file of the server can have while its disk is full.
 const FULL: u64 = 24 << 20;
 
-/// Locks the rows of what runs until there is a table `released`.
+/// Locks the rows of what runs until the table `released` has a row.
 const LOCK: &str =
     "BEGIN; SELECT 1 FROM dispatch WHERE phase = 4 FOR UPDATE; SELECT pg_advisory_xact_lock(42);
    DO $$BEGIN
-     WHILE to_regclass('released') IS NULL LOOP PERFORM pg_sleep(0.05); END LOOP;
+     WHILE NOT EXISTS (SELECT FROM released) LOOP PERFORM pg_sleep(0.05); END LOOP;
    END$$; COMMIT";
 
 /// Lets the processes of a server write files of this size at most: beyond it they fail as on a disk without space.
@@ -102,6 +102,7 @@ async fn a_row_that_is_locked_delays_its_own_dispatch() {
     let bridge = home.start();
     let locked = bridge.api.dispatch(quiet("locked", "slow:3000")).await;
     bridge.api.running(&locked).await;
+    cluster().run(&name, "CREATE TABLE released (at timestamptz)");
     let database = name.clone();
     let locking = std::thread::spawn(move || cluster().run(&database, LOCK));
     until("the lock", async || {
@@ -117,7 +118,7 @@ async fn a_row_that_is_locked_delays_its_own_dispatch() {
         bridge.api.finished(&id).await;
     }
     assert_eq!(bridge.api.record(&locked).await["status"], "running");
-    cluster().run(&name, "CREATE TABLE released ()");
+    cluster().run(&name, "INSERT INTO released VALUES (now())");
     locking.join().unwrap();
     let record = bridge.api.finished(&locked).await;
     assert_eq!(record["result"]["status"], "ok", "{record}");
