@@ -49,6 +49,8 @@ pub(crate) struct Needs {
     pub(crate) apart: Option<String>,
     /// Shares a batch with no other change.
     pub(crate) is_alone: bool,
+    /// No caller waits for its effect: it waits for others to share a transaction with.
+    pub(crate) can_wait: bool,
 }
 
 impl Needs {

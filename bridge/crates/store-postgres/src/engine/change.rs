@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::time::Instant;
 
 use crate::batch::{Needs, Placed, Rows, Stop};
 use forge_store::{Error, Result};
@@ -49,6 +50,7 @@ pub(crate) struct QueuedChange {
     change: Box<dyn Change>,
     needs: Needs,
     pub(crate) bytes: usize,
+    pub(crate) arrived: Instant,
     /// Times it was put off to the next batch.
     put_off: u32,
     _room: OwnedSemaphorePermit,
@@ -76,6 +78,7 @@ impl QueuedChange {
             change,
             needs,
             bytes,
+            arrived: Instant::now(),
             put_off: 0,
             _room: room,
         };

@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, sleep_until};
 
 use super::change::{Decide, QueuedChange};
 use super::{CLOSED, closed, lock};
@@ -15,6 +17,8 @@ use forge_store::Result;
 const BATCH_BYTES: usize = 4 << 20;
 /// Size of a change besides its bodies.
 const CHANGE_BYTES: usize = 4096;
+/// Longest wait of changes that can wait for others to share a transaction with.
+const SHARE_DELAY: Duration = Duration::from_millis(5);
 
 pub(crate) struct WriteQueue {
     state: Mutex<State>,
@@ -79,16 +83,20 @@ impl WriteQueue {
     /// Waits for the next batch. `None` if nothing waits and the store is to be closed.
     pub(crate) async fn next(&self) -> Option<Vec<QueuedChange>> {
         loop {
-            {
+            let due = {
                 let mut state = lock(&self.state);
-                if !state.waiting.is_empty() {
-                    return Some(state.batch());
+                match state.due() {
+                    None if state.is_closing => return None,
+                    Some(due) if state.is_closing || due <= Instant::now() => {
+                        return Some(state.batch());
+                    }
+                    due => due,
                 }
-                if state.is_closing {
-                    return None;
-                }
+            };
+            tokio::select! {
+                () = self.wake.notified() => {}
+                () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => {}
             }
-            self.wake.notified().await;
         }
     }
 
@@ -148,6 +156,15 @@ impl State {
         match self.is_closing {
             true => Some(CLOSED.to_owned()),
             false => self.lapse.clone().or_else(|| self.failure.clone()),
+        }
+    }
+
+    /// Time of the next batch: at once if a change cannot wait. `None` if nothing waits.
+    fn due(&self) -> Option<Instant> {
+        let first = self.waiting.front()?;
+        match self.waiting.iter().all(|change| change.needs().can_wait) {
+            true => Some(first.arrived + SHARE_DELAY),
+            false => Some(first.arrived),
         }
     }
 

@@ -103,8 +103,13 @@ impl Outbox for Postgres {
         let answer = attempt.and_then(|attempt| attempt.answer.as_ref());
         let bytes = answer.map_or(0, String::len) + event_batch::size(&settlement.events);
         let id = dispatch_of(id);
+        // The receiver has answered, and nothing follows from this.
+        let needs = Needs {
+            can_wait: true,
+            ..needs(vec![id])
+        };
         let change = move |rows: &mut Rows| rows.settle(id, &settlement);
-        self.write(bytes, needs(vec![id]), change).await
+        self.write(bytes, needs, change).await
     }
 
     async fn replay(&self, replay: Replay, now: Timestamp) -> Result<u64> {
@@ -210,6 +215,7 @@ impl Outbox for Postgres {
         };
         let needs = Needs {
             apart: Some("breakers".to_owned()),
+            can_wait: true,
             ..Needs::default()
         };
         self.write(bytes, needs, change).await
