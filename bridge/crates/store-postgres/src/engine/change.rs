@@ -95,6 +95,12 @@ impl QueuedChange {
         decided.unwrap_or(Err(Stop::Panicked))
     }
 
+    /// The change for a batch of its own.
+    pub(crate) fn alone(mut self) -> Self {
+        self.needs.is_alone = true;
+        self
+    }
+
     /// The change for the next batch; refused if the rows that it needs are never found.
     pub(crate) fn put_off(mut self) -> Option<Self> {
         self.put_off += 1;

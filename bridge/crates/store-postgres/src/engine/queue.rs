@@ -108,6 +108,12 @@ impl WriteQueue {
         }
     }
 
+    /// Puts changes back, behind all others. Each goes alone.
+    pub(crate) fn put_behind(&self, changes: Vec<QueuedChange>) {
+        let alone = changes.into_iter().map(QueuedChange::alone);
+        lock(&self.state).waiting.extend(alone);
+    }
+
     /// Refuses every change from now on, and those that wait.
     pub(crate) fn set_unavailable(&self, reason: &str) {
         let waiting = {

@@ -21,13 +21,15 @@ use forge_store::Error;
 use forge_store::retry::RetryDelays;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-/// Longest wait for a row that another transaction has locked, no bound for a statement, as COMMIT waits for standbys and
-/// would only warn if it were cancelled, and longest pause between the two messages: a node that is stopped there must not
-/// commit after its lease has ended.
+/// Longest wait of a batch for a row that another transaction has locked, no bound for a statement, as COMMIT waits for
+/// standbys and would only warn if it were cancelled, and longest pause between the two messages: a node that is stopped
+/// there must not commit after its lease has ended, nor keep the rows of others for long.
 const SETTINGS: &str =
-    "SELECT set_config('lock_timeout', '1s', true), set_config('statement_timeout', '0', true),
+    "SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', '0', true),
    set_config('idle_in_transaction_session_timeout', $1::int8::text, true)";
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Time after which a change is refused whose row stays locked. Others are written between its attempts.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// True if this process is the node, true if the lease of its epoch has not ended, and the id of the transaction. Rows are
 /// read and locked after this: the row of a dispatch decides whose it is if the lease ends now.
 const EPOCH: &str = "SELECT instance = $2, epoch = $3 AND NOT has_ended AND until > clock_timestamp(), pg_current_xact_id()::text::int8
@@ -44,10 +46,19 @@ pub(super) struct Writer {
     link: Option<Link>,
 }
 
+/// When a change is tried again that was rolled back alone.
+#[derive(Clone, Copy)]
+enum Again {
+    Never,
+    AtOnce,
+    /// Another transaction has locked its row.
+    AfterOthers,
+}
+
 /// Reason why a batch was not written.
 enum Failure {
     /// The transaction is rolled back.
-    RolledBack { error: Error, can_retry: bool },
+    RolledBack { error: Error, again: Again },
     /// Nothing can be written now.
     Unavailable(String),
     /// The lease of this node has ended.
@@ -67,9 +78,14 @@ impl From<LinkError> for Failure {
                     SqlState::T_R_DEADLOCK_DETECTED,
                     SqlState::T_R_SERIALIZATION_FAILURE,
                 ];
+                let again = match error.code() {
+                    Some(&SqlState::LOCK_NOT_AVAILABLE) => Again::AfterOthers,
+                    Some(code) if met_another.contains(code) => Again::AtOnce,
+                    Some(_) | None => Again::Never,
+                };
                 Self::RolledBack {
                     error: Error::Unavailable(reason),
-                    can_retry: error.code().is_some_and(|code| met_another.contains(code)),
+                    again,
                 }
             }
         }
@@ -80,7 +96,7 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::RolledBack {
             error,
-            can_retry: false,
+            again: Again::Never,
         }
     }
 }
@@ -149,8 +165,18 @@ impl Writer {
                     let second = batch.split_off(batch.len() / 2);
                     left.extend([(second, 1), (batch, 1)]);
                 }
-                Err(Failure::RolledBack { can_retry, .. }) if can_retry && tries < TRIES => {
-                    left.push((batch, tries + 1));
+                Err(Failure::RolledBack {
+                    again: Again::AtOnce,
+                    ..
+                }) if tries < TRIES => left.push((batch, tries + 1)),
+                Err(Failure::RolledBack {
+                    again: Again::AfterOthers,
+                    ..
+                }) if batch
+                    .iter()
+                    .all(|change| change.arrived.elapsed() < LOCK_PATIENCE) =>
+                {
+                    self.shared.queue.put_behind(batch);
                 }
                 Err(Failure::RolledBack { error, .. }) => {
                     self.shared.meters.failures.inc();
