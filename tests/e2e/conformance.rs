@@ -185,11 +185,8 @@ fn each_verified_adapter_passes_again() {
         let date: jiff::civil::Date = status.strip_prefix("Verified ").unwrap().parse().unwrap();
         assert!(date <= jiff::Zoned::now().date(), "{status}");
 
-        let (code, report) = checked(
-            home.path(),
-            LONG_TIMEOUT,
-            &["--check-package", folder.to_str().unwrap()],
-        );
+        let arguments = ["--check-package", folder.to_str().unwrap()];
+        let (code, report) = checked(home.path(), LONG_TIMEOUT, &arguments);
         assert_eq!(
             (code, ids(&report, "failed")),
             (0, Vec::new()),
