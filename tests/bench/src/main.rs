@@ -3,6 +3,7 @@
 //! CPU time per dispatch.
 
 mod agents;
+mod conditions;
 mod database;
 mod external;
 mod fairness;

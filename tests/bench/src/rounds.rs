@@ -34,6 +34,15 @@ struct Arguments {
     /// Number of bridges that share such a database and its load; repeatable.
     #[arg(long, default_values_t = [1], requires = "store")]
     nodes: Vec<usize>,
+    /// Also measure a bridge in whose tables so many dispatches wait for an adapter that is away.
+    #[arg(long, requires = "store")]
+    waiting: Option<usize>,
+    /// Also measure a bridge whose server answers later by so many milliseconds.
+    #[arg(long, requires = "store", value_parser = load::positive)]
+    delay_ms: Option<f64>,
+    /// Measure a bridge four times in a row instead, while one snapshot of its database is open.
+    #[arg(long, requires = "store")]
+    snapshot: bool,
     /// Folder for the stores, on the disk to measure.
     #[arg(long, default_value = "target")]
     folder: PathBuf,
@@ -105,6 +114,11 @@ pub(crate) fn run() -> anyhow::Result<()> {
             rounds: arguments.rounds,
             duration: Duration::from_secs_f64(arguments.seconds),
             concurrencies: &arguments.concurrencies,
+            waiting: arguments.waiting,
+            delay: arguments
+                .delay_ms
+                .map(|ms| Duration::from_secs_f64(ms / 1e3)),
+            has_snapshot: arguments.snapshot,
         };
         return fleet::run(&plan, &here, &bridge, &arguments.folder);
     }
