@@ -17,7 +17,7 @@ use super::signals::agent_of;
 
 /// Time limit of the calls of adapters with a fault, in milliseconds.
 const TIMEOUT: &str = "300";
-/// That of adapters that pass: on a busy machine, the first call of a Node takes longer than the other.
+/// Time limit of adapters that pass: on a busy machine, the first call of a Node takes longer than the other.
 const LONG_TIMEOUT: &str = "1500";
 const FREE: &str = "http://127.0.0.1:0";
 

@@ -46,7 +46,7 @@ pub(super) struct Writer {
     link: Option<Link>,
 }
 
-/// When a change is tried again that was rolled back alone.
+/// Time of the next attempt of a change that was rolled back alone.
 #[derive(Clone, Copy)]
 enum Again {
     Never,
