@@ -60,6 +60,7 @@ mod manage;
 mod manage_commands;
 mod manifests;
 mod metrics;
+mod mistakes;
 mod model;
 mod openai;
 mod openclaw;

@@ -314,7 +314,9 @@ fn example(examples: &serde_json::Value, path: &[String]) -> String {
     let at = path.iter().try_fold(examples, |at, step| at.get(step));
     match at {
         Some(serde_json::Value::Null | serde_json::Value::Object(_)) | None => String::new(),
-        Some(serde_json::Value::Array(items)) if items.is_empty() => String::new(),
+        Some(serde_json::Value::Array(items)) if items.is_empty() => {
+            "; write a list in brackets, such as [\"...\"]".to_owned()
+        }
         Some(
             value @ (serde_json::Value::Bool(_)
             | serde_json::Value::Number(_)

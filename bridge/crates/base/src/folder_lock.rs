@@ -17,7 +17,9 @@ pub struct FolderLock {
 /// Reason why a folder cannot be locked.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("cannot use {folder} as the folder of a bridge")]
+    #[error(
+        "cannot use {folder} as the folder of a bridge; set data_dir (BRIDGE_DATA_DIR) to one that can be made"
+    )]
     Folder { folder: PathBuf, source: io::Error },
     #[error(
         "{folder} is on {kind}, a network file system, where locks do not hold and a store can be damaged; put it on a local disk"

@@ -75,7 +75,8 @@ pub(super) fn parse_url(text: &str, guard: Guard<'_>, credentials: &str) -> Resu
     if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
         return Err("must not contain spaces or control characters".into());
     }
-    let mut url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
+    let mut url = Url::parse(text)
+        .map_err(|error| format!("is not a URL such as https://host/path: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
         return Err("must begin with http:// or https://".into());
     }

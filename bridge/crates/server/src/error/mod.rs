@@ -364,7 +364,7 @@ impl From<dispatch::Error> for Failure {
                     .collect(),
             ),
             dispatch::Error::Conflict(dispatch_id) => {
-                let message = "this key was already used for a dispatch with another body";
+                let message = "this key was already used for a dispatch with another body; send a new taskId or Idempotency-Key";
                 Failure::new(Code::Conflict, message)
                     .with_details(json!({ "dispatchId": dispatch_id.to_string() }))
             }
