@@ -123,6 +123,76 @@ fn an_answer_with_a_wrong_type_deep_inside_fails() {
 /// Runs valid and invalid requests generated from the document: none causes an internal error, an undocumented
 /// answer, or access without a token. Valid requests may be refused for reasons that no schema expresses, such as a
 /// session without a suitable adapter or an address that the guard refuses.
+/// Generators of clients write all of it, and the compiler accepts what they write.
+#[tokio::test]
+async fn generators_of_clients_accept_the_document() {
+    let folder = tempfile::tempdir().unwrap();
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("openapi.json");
+    let (packages, python) = (
+        forge_test_runtimes::generators().join("node_modules"),
+        forge_test_runtimes::python_generator().join("bin"),
+    );
+    let node = forge_test_runtimes::node();
+    let script = |path: &str| vec![node.clone(), packages.join(path)];
+    let document = document.to_str().unwrap();
+    for (program, arguments) in [
+        (
+            script("openapi-typescript/bin/cli.js"),
+            vec![document, "-o", "types.d.ts"],
+        ),
+        (
+            script("@hey-api/openapi-ts/bin/run.js"),
+            vec!["-i", document, "-o", "client"],
+        ),
+        (
+            script("typescript/bin/tsc"),
+            vec![
+                "--noEmit",
+                "--strict",
+                "--target",
+                "es2022",
+                "--module",
+                "preserve",
+                "--skipLibCheck",
+                "types.d.ts",
+                "client/index.ts",
+            ],
+        ),
+        (
+            vec![python.join("openapi-python-client")],
+            vec![
+                "generate",
+                "--fail-on-warning",
+                "--path",
+                document,
+                "--output-path",
+                "python",
+            ],
+        ),
+        (
+            vec![python.join("python"), "-m".into(), "compileall".into()],
+            vec!["-q", "python"],
+        ),
+    ] {
+        let output = Command::new(&program[0])
+            .args(&program[1..])
+            .args(arguments)
+            .env_clear()
+            .env("HOME", folder.path())
+            .env("PATH", format!("{}:/usr/bin:/bin", python.display()))
+            .current_dir(folder.path())
+            .output()
+            .await
+            .unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success(), "{program:?}: {said}");
+    }
+    let generated = fs::read_to_string(folder.path().join("types.d.ts")).unwrap();
+    assert!(generated.contains("\"/api/v2/dispatch\""));
+    assert!(folder.path().join("client/types.gen.ts").is_file());
+}
+
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
     // Signals without a right signature count as wrong tokens.

@@ -25,6 +25,16 @@ pub fn schemathesis() -> PathBuf {
     installed("schemathesis")
 }
 
+/// Directory of packages that generate clients in TypeScript from an OpenAPI document.
+pub fn generators() -> PathBuf {
+    installed("generators")
+}
+
+/// The environment of a program that generates clients in Python from an OpenAPI document.
+pub fn python_generator() -> PathBuf {
+    installed("generators-python")
+}
+
 /// The environment with the linters of `config/deploy`.
 pub fn deploy() -> PathBuf {
     installed("deploy")
