@@ -90,6 +90,70 @@ async fn what_is_written_builds_passes_and_serves() {
     bridge.stop().await;
 }
 
+/// Adapters in other languages keep every rule of the boundary as they are written.
+#[tokio::test]
+async fn each_language_passes_and_serves() {
+    let home = tempfile::tempdir().unwrap();
+    let plugins = tempfile::tempdir().unwrap();
+    let library = file_name("try-c");
+    let compile = format!(
+        "cc -std=gnu11 -O2 -Wall -Wextra -Werror -shared -fPIC -pthread -o {library} adapter.c"
+    );
+    for (lang, name, product, build) in [
+        ("python", "try-python", "forge-adapter-try-python", "true"),
+        ("node", "try-node", "forge-adapter-try-node", "true"),
+        ("c", "try-c", library.as_str(), compile.as_str()),
+    ] {
+        let written = new(home.path(), &[name, "--lang", lang]);
+        let said = String::from_utf8(written.stdout).unwrap();
+        let test = said.lines().find(|line| line.contains("adapters test"));
+        let (_, test) = test.unwrap().split_once("forge-bridge ").unwrap();
+        let folder = home.path().join(format!("forge-adapter-{name}"));
+        let path = format!(
+            "{}:{}",
+            forge_test_runtimes::node().parent().unwrap().display(),
+            env::var("PATH").unwrap()
+        );
+        let run = |program: &str, arguments: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(arguments).current_dir(&folder).env_clear();
+            let output = command
+                .env("HOME", home.path())
+                .env("PATH", &path)
+                .output()
+                .unwrap();
+            let said = [output.stdout, output.stderr].concat();
+            assert!(
+                output.status.success(),
+                "{lang}: {}",
+                String::from_utf8_lossy(&said)
+            );
+        };
+        run("sh", &["-c", build]);
+        make_safe(&folder.join(product));
+        let arguments: Vec<_> = test.split(' ').collect();
+        run(env!("CARGO_BIN_EXE_forge-bridge"), &arguments);
+        fs::copy(folder.join(product), plugins.path().join(product)).unwrap();
+        make_safe(&plugins.path().join(product));
+        assert!(
+            fs::read_to_string(folder.join("README.md"))
+                .unwrap()
+                .contains(product)
+        );
+    }
+    let path = plugins.path().display().to_string();
+    let settings = [
+        ("BRIDGE_PLUGIN_PATH", path.as_str()),
+        ("BRIDGE_ADAPTERS", "try-python,try-c"),
+    ];
+    let bridge = Bridge::with(&settings).await;
+    for provider in ["try-python", "try-c"] {
+        let body = json!({"taskId": provider, "agentId": "a", "message": "one two", "provider": provider, "callbackUrl": null});
+        assert_eq!(bridge.api.run(body).await["output"], "one two");
+    }
+    bridge.stop().await;
+}
+
 #[test]
 fn nothing_is_written_over_and_no_bad_name_is_taken() {
     let home = tempfile::tempdir().unwrap();
@@ -116,6 +180,10 @@ fn nothing_is_written_over_and_no_bad_name_is_taken() {
             "does not hold the package forge-adapter-api",
         ),
         (&["other", "--api-path", "nowhere"], "cannot find nowhere"),
+        (
+            &["other", "--lang", "c", "--api-path", "."],
+            "--api-path is for adapters in Rust",
+        ),
     ] {
         let output = new(home.path(), arguments);
         let said = String::from_utf8(output.stderr).unwrap();

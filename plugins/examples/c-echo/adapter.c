@@ -1,7 +1,5 @@
-/* An adapter for forge-bridge in C: one entry, adapter-api/abi/forge_adapter.h, no other dependencies.
- *
- *   cc -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -pthread -I adapter-api/abi \
- *      -o plugins/libforge_adapter_c_echo.so plugins/examples/c-echo/adapter.c
+/* An adapter for forge-bridge in C: one entry, forge_adapter.h, no other dependencies. README.md has the command that
+ * builds it.
  *
  * It streams the words of the message, one every `pause` milliseconds (a setting; default 0). Each execution
  * has its own thread; a cancel sets a flag that the thread polls. */
@@ -90,7 +88,7 @@ static void *execute(void *argument) {
     char *message = member(r->request, "message"), *rest = NULL;
     size_t size = message ? strlen(message) + 64 : 64;
     char *result = calloc(1, size);
-    if (message) {
+    if (message) { /* Call your runtime here. */
         snprintf(result, size, "{\"status\":\"ok\",\"output\":\"%s\"}", message);
         for (char *word = strtok_r(message, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
             for (int ms = 0; ms < self->pause_ms && !atomic_load(&r->stop); ms++) usleep(1000);

@@ -1,35 +1,111 @@
 //! `forge-bridge adapters new`: creates an adapter package that builds, passes its tests and serves, as a starting
 //! point.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail, ensure};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::Context;
 use super::screen::Tone;
 
-/// Path and content of each file.
-const FILES: [(&str, &str); 5] = [
+/// Language of an adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Language {
+    Rust,
+    Python,
+    Node,
+    C,
+}
+
+/// Path and content of each file. Those of the examples have the name of the example for `{{name}}`.
+const RUST: [(&str, &str); 5] = [
     ("Cargo.toml", include_str!("Cargo.toml.txt")),
     ("README.md", include_str!("README.md.txt")),
     (".gitignore", "/target\n"),
     ("src/lib.rs", include_str!("lib.rs.txt")),
     ("src/tests.rs", include_str!("tests.rs.txt")),
 ];
+const PYTHON: [(&str, &str); 2] = [
+    ("README.md", include_str!("README-program.md.txt")),
+    (
+        "{{file}}",
+        include_str!("../../../../plugins/examples/python-echo/forge-adapter-python-echo"),
+    ),
+];
+const NODE: [(&str, &str); 2] = [
+    ("README.md", include_str!("README-program.md.txt")),
+    (
+        "{{file}}",
+        include_str!("../../../../plugins/examples/node-echo/forge-adapter-node-echo"),
+    ),
+];
+const C: [(&str, &str); 3] = [
+    ("README.md", include_str!("README-c.md.txt")),
+    (
+        "adapter.c",
+        include_str!("../../../../plugins/examples/c-echo/adapter.c"),
+    ),
+    (
+        "forge_adapter.h",
+        include_str!("../../../../adapter-api/abi/forge_adapter.h"),
+    ),
+];
+
+impl Language {
+    fn files(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Rust => &RUST,
+            Self::Python => &PYTHON,
+            Self::Node => &NODE,
+            Self::C => &C,
+        }
+    }
+
+    /// File that the bridge loads.
+    fn product(self, name: &str) -> String {
+        match self {
+            Self::Rust | Self::C => library(name),
+            Self::Python | Self::Node => program(name),
+        }
+    }
+
+    /// Commands that build and check it, in its folder.
+    fn steps(self, product: &str) -> Vec<String> {
+        match self {
+            Self::Rust => vec![
+                "cargo test && cargo build --release".to_owned(),
+                format!("forge-bridge adapters test target/release/{product}"),
+            ],
+            Self::Python | Self::Node => vec![format!(
+                "forge-bridge adapters test ./{product} --slow-model slow:60000 --failing-model fail"
+            )],
+            Self::C => vec![
+                format!(
+                    "cc -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -pthread -o {product} adapter.c"
+                ),
+                format!("forge-bridge adapters test ./{product}"),
+            ],
+        }
+    }
+}
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Name of the provider: lowercase letters, digits and hyphens
     name: String,
+    /// Language: a library in Rust or C, or a program in Python or JavaScript without dependencies
+    #[arg(long, value_enum, default_value = "rust")]
+    lang: Language,
     /// Folder to create; forge-adapter-<NAME> when absent
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// Folder adapter-api of the bridge's sources; the registry is used when absent
+    /// For Rust: folder adapter-api of the bridge's sources; the registry is used when absent
     #[arg(long, value_name = "DIR")]
     api_path: Option<PathBuf>,
 }
@@ -37,6 +113,11 @@ pub(super) struct Arguments {
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let name = &arguments.name;
     check(name)?;
+    let lang = arguments.lang;
+    ensure!(
+        lang == Language::Rust || arguments.api_path.is_none(),
+        "--api-path is for adapters in Rust; leave it out"
+    );
     let api = match &arguments.api_path {
         Some(path) => by_path(path)?,
         None => json!(version()).to_string(),
@@ -45,21 +126,17 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         Some(path) => path.clone(),
         None => PathBuf::from(format!("forge-adapter-{name}")),
     };
-    let library = library(name);
-    write(
-        &folder,
-        &[
-            ("name", name),
-            ("stem", &stem(name)),
-            ("library", &library),
-            ("api", &api),
-        ],
-    )?;
+    let product = lang.product(name);
+    write(&folder, lang, &values(name, &api))?;
 
     let screen = context.screen();
     let folder = folder.display();
     if context.global.json {
-        let answer = json!({ "name": name, "path": folder.to_string(), "library": library });
+        let kind = match lang {
+            Language::Rust | Language::C => "library",
+            Language::Python | Language::Node => "program",
+        };
+        let answer = json!({ "name": name, "path": folder.to_string(), kind: product });
         screen.value(&answer)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -67,16 +144,19 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         "{}  {folder}",
         screen.paint(Tone::Strong, "written")
     ))?;
-    for step in [
-        format!("cd {folder}"),
-        "cargo test && cargo build --release".to_owned(),
-        format!("forge-bridge adapters test target/release/{library}"),
-    ] {
+    screen.line(format_args!("  cd {folder}"))?;
+    for step in lang.steps(&product) {
         screen.line(format_args!("  {step}"))?;
     }
-    let rest = "README.md describes how to serve it, src/lib.rs marks where to call your runtime";
-    screen.line(screen.paint(Tone::Quiet, rest))?;
-    if arguments.api_path.is_none() {
+    let marked = match lang {
+        Language::Rust => "src/lib.rs",
+        Language::C => "adapter.c",
+        Language::Python | Language::Node => &product,
+    };
+    let rest =
+        format!("README.md describes how to serve it, {marked} marks where to call your runtime");
+    screen.line(screen.paint(Tone::Quiet, &rest))?;
+    if lang == Language::Rust && arguments.api_path.is_none() {
         let note = "if no registry provides forge-adapter-api, pass its sources with --api-path";
         screen.line(screen.paint(Tone::Quiet, note))?;
     }
@@ -127,29 +207,56 @@ fn library(name: &str) -> String {
     format!("{start}forge_adapter_{}{end}", stem(name))
 }
 
+fn program(name: &str) -> String {
+    format!("forge-adapter-{name}")
+}
+
+/// Texts of the places to fill. An example stands for a template: its name is a place, too.
+fn values(name: &str, api: &str) -> Vec<(String, String)> {
+    let stem = stem(name);
+    let mut values: Vec<(String, String)> = [
+        ("{{name}}", name),
+        ("{{NAME}}", &stem.to_uppercase()),
+        ("{{stem}}", &stem),
+        ("{{library}}", &library(name)),
+        ("{{file}}", &program(name)),
+        ("{{api}}", api),
+        ("c_echo", &stem),
+    ]
+    .map(|(place, text)| (place.to_owned(), text.to_owned()))
+    .into();
+    values.extend(
+        ["python-echo", "node-echo", "c-echo"].map(|place| (place.to_owned(), name.to_owned())),
+    );
+    values
+}
+
 /// Writes the files into a newly created folder, so that existing files are never overwritten.
-fn write(folder: &Path, values: &[(&str, &str)]) -> anyhow::Result<()> {
+fn write(folder: &Path, lang: Language, values: &[(String, String)]) -> anyhow::Result<()> {
     let failed = || format!("cannot create {}", folder.display());
     if let Some(parent) = folder.parent() {
         fs::create_dir_all(parent).with_context(failed)?;
     }
     DirBuilder::new().create(folder).with_context(failed)?;
-    fs::create_dir(folder.join("src")).with_context(failed)?;
-    for (file, text) in FILES {
-        let path = folder.join(file);
-        let written = File::create_new(&path).and_then(|mut file| {
-            let text = filled(text, values);
-            file.write_all(text.as_bytes())
-        });
+    if lang == Language::Rust {
+        fs::create_dir(folder.join("src")).with_context(failed)?;
+    }
+    for (file, text) in lang.files() {
+        let path = folder.join(filled(file, values));
+        let text = filled(text, values);
+        // A program begins with the one that runs it.
+        let mode = if text.starts_with("#!") { 0o777 } else { 0o666 };
+        let mut options = OpenOptions::new();
+        let created = options.write(true).create_new(true).mode(mode).open(&path);
+        let written = created.and_then(|mut file| file.write_all(text.as_bytes()));
         written.with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
 }
 
-fn filled(text: &str, values: &[(&str, &str)]) -> String {
-    values.iter().fold(text.to_owned(), |text, (name, value)| {
-        text.replace(&format!("{{{{{name}}}}}"), value)
-    })
+fn filled(text: &str, values: &[(String, String)]) -> String {
+    let fill = |text: String, (place, value): &(String, String)| text.replace(place, value);
+    values.iter().fold(text.to_owned(), fill)
 }
 
 #[cfg(test)]
@@ -178,9 +285,13 @@ mod tests {
 
     #[test]
     fn no_place_is_left_to_fill() {
-        let values = ["name", "stem", "library", "api"].map(|name| (name, "x"));
-        for (file, text) in FILES {
-            assert!(!filled(text, &values).contains("{{"), "{file}");
+        let values = values("acme-ai", "\"1\"");
+        for lang in Language::value_variants() {
+            for (file, text) in lang.files() {
+                let filled = filled(text, &values);
+                let left = ["{{", "_echo", "-echo"].map(|place| filled.contains(place));
+                assert_eq!(left, [false; 3], "{file}");
+            }
         }
     }
 
@@ -188,9 +299,9 @@ mod tests {
     fn what_is_there_is_not_touched() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("deep/forge-adapter-a");
-        write(&folder, &[]).unwrap();
+        write(&folder, Language::Rust, &[]).unwrap();
         fs::write(folder.join("src/lib.rs"), "mine").unwrap();
-        assert!(write(&folder, &[]).is_err());
+        assert!(write(&folder, Language::Rust, &[]).is_err());
         assert_eq!(
             fs::read_to_string(folder.join("src/lib.rs")).unwrap(),
             "mine"
