@@ -90,8 +90,8 @@ const STARTS: [(&str, &str, &str, &[&str]); 14] = [
     (
         "BRIDGE_LOG_LEVEL",
         "info",
-        "drain = \"5s\"",
-        &["drain (file forge-bridge.toml)", "wanted", "a table"],
+        "otlp = \"http://127.0.0.1:4318\"",
+        &["otlp (file forge-bridge.toml)", "wanted", "a table"],
     ),
     (
         "BRIDGE_LOG_LEVEL",
@@ -102,9 +102,9 @@ const STARTS: [(&str, &str, &str, &[&str]); 14] = [
     (
         "BRIDGE_LOG_LEVEL",
         "info",
-        "[callback]\nallow = \"loopback\"",
+        "[http]\norigins = \"https://console.example\"",
         &[
-            "callback.allow (file forge-bridge.toml)",
+            "http.origins (file forge-bridge.toml)",
             "wanted a sequence",
             "write a list in brackets",
         ],
@@ -123,11 +123,7 @@ const STARTS: [(&str, &str, &str, &[&str]); 14] = [
         "BRIDGE_EXTERNAL_AUTH",
         "basic",
         "",
-        &[
-            "external.auth (environment BRIDGE_EXTERNAL_AUTH)",
-            "basic",
-            "token",
-        ],
+        &["external.auth (environment BRIDGE_EXTERNAL_AUTH)", "token"],
     ),
 ];
 
@@ -201,11 +197,7 @@ const COMMANDS: [(&[&str], &[&str]); 14] = [
 /// Changes of a dispatch, the status of the answer, and what it says.
 fn dispatches() -> Vec<(Value, u16, &'static [&'static str])> {
     vec![
-        (
-            json!({"taskId": null}),
-            400,
-            &["taskId", "must be a string"],
-        ),
+        (json!({"taskId": null}), 400, &["taskId is required"]),
         (
             json!({"message": 5}),
             400,
@@ -348,7 +340,7 @@ const REQUESTS: [(&str, &str, u16, &[&str]); 11] = [
         405,
         &["does not support GET", "POST {\\\"args\\\": {}}"],
     ),
-    ("POST", "/api/v1/runs", 400, &["goal is required"]),
+    ("POST", "/api/v1/runs", 400, &["repoUrl is required"]),
 ];
 
 fn assert_said(mistake: &str, said: &str, wanted: &[&str]) {
