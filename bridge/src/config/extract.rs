@@ -271,11 +271,11 @@ fn describe(
     };
     match &error.kind {
         Kind::InvalidType(actual, wanted) | Kind::InvalidValue(actual, wanted) => {
-            format!(
-                "wanted {wanted}, found {}{}",
-                found(actual),
-                example(examples, path)
-            )
+            let advice = match wanted.as_str() {
+                "a sequence" => "; write a list in brackets, such as [\"...\"]".to_owned(),
+                _ => example(examples, path),
+            };
+            format!("wanted {wanted}, found {}{advice}", found(actual))
         }
         Kind::UnknownVariant(actual, known) => match hidden {
             true => format!("wanted one of {}", known.join(", ")),
@@ -314,9 +314,7 @@ fn example(examples: &serde_json::Value, path: &[String]) -> String {
     let at = path.iter().try_fold(examples, |at, step| at.get(step));
     match at {
         Some(serde_json::Value::Null | serde_json::Value::Object(_)) | None => String::new(),
-        Some(serde_json::Value::Array(items)) if items.is_empty() => {
-            "; write a list in brackets, such as [\"...\"]".to_owned()
-        }
+        Some(serde_json::Value::Array(items)) if items.is_empty() => String::new(),
         Some(
             value @ (serde_json::Value::Bool(_)
             | serde_json::Value::Number(_)
