@@ -389,7 +389,9 @@ fn a_command_that_cannot_be_carried_out_says_why() {
 
 #[tokio::test]
 async fn a_request_that_is_wrong_is_answered_with_what_to_change() {
-    let home = Home::new(&[("BRIDGE_TOKENS", TOKEN)]);
+    // Runs need git.
+    let path = std::env::var("PATH").unwrap();
+    let home = Home::new(&[("BRIDGE_TOKENS", TOKEN), ("PATH", &path)]);
     let bridge = home.start();
     let ask = |method: &str, path: &str| {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
