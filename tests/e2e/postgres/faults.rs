@@ -172,7 +172,9 @@ async fn too_few_connections_are_told_at_the_start() {
 #[tokio::test]
 async fn a_clock_that_is_an_hour_ahead_is_told_and_changes_nothing() {
     let mut fleet = Fleet::new(&["echo", "echo"]);
-    fleet.homes[1].wrapper = ["faketime", "-f", "+1h"].map(str::to_owned).to_vec();
+    // It starts the bridge as its child, which has to end with it.
+    let wrapper = ["faketime", "-f", "+1h", "setpriv", "--pdeathsig", "KILL"];
+    fleet.homes[1].wrapper = wrapper.map(str::to_owned).to_vec();
     fleet.homes[1].set("FAKETIME_DONT_FAKE_MONOTONIC", "1");
     fleet.homes[1].set("PATH", &std::env::var("PATH").unwrap());
     let bridges = fleet.start().await;
