@@ -120,9 +120,6 @@ fn an_answer_with_a_wrong_type_deep_inside_fails() {
     reference::check("GET", "/api/v2/adapters/echo", 200, &adapter);
 }
 
-/// Runs valid and invalid requests generated from the document: none causes an internal error, an undocumented
-/// answer, or access without a token. Valid requests may be refused for reasons that no schema expresses, such as a
-/// session without a suitable adapter or an address that the guard refuses.
 /// Generators of clients write all of it, and the compiler accepts what they write.
 #[tokio::test]
 async fn generators_of_clients_accept_the_document() {
@@ -193,6 +190,9 @@ async fn generators_of_clients_accept_the_document() {
     assert!(folder.path().join("client/types.gen.ts").is_file());
 }
 
+/// Runs valid and invalid requests generated from the document: none causes an internal error, an undocumented
+/// answer, or access without a token. Valid requests may be refused for reasons that no schema expresses, such as a
+/// session without a suitable adapter or an address that the guard refuses.
 #[tokio::test]
 async fn schemathesis_finds_nothing() {
     // Signals without a right signature count as wrong tokens.
