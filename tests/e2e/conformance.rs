@@ -76,7 +76,8 @@ const PLAIN: [&str; 12] = [
     "continues",
 ];
 
-fn path() -> String {
+/// The path of this process, behind the Node of the tests and the programs of this build.
+pub(super) fn path() -> String {
     let node = forge_test_runtimes::node();
     let own = Path::new(env!("CARGO_BIN_EXE_forg-conformance"));
     let rest = std::env::var("PATH").unwrap();

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 
+use super::conformance::path;
 use super::harness::Bridge;
 use super::harness::library::{file_name, make_safe, root};
 
@@ -109,17 +110,12 @@ async fn each_language_passes_and_serves() {
         let test = said.lines().find(|line| line.contains("adapters test"));
         let (_, test) = test.unwrap().split_once("forge-bridge ").unwrap();
         let folder = home.path().join(format!("forge-adapter-{name}"));
-        let path = format!(
-            "{}:{}",
-            forge_test_runtimes::node().parent().unwrap().display(),
-            env::var("PATH").unwrap()
-        );
         let run = |program: &str, arguments: &[&str]| {
             let mut command = Command::new(program);
             command.args(arguments).current_dir(&folder).env_clear();
             let output = command
                 .env("HOME", home.path())
-                .env("PATH", &path)
+                .env("PATH", path())
                 .output()
                 .unwrap();
             let said = [output.stdout, output.stderr].concat();
