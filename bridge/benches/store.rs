@@ -9,7 +9,7 @@ use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{
     Acceptance, AfterAttempt, Callback, Claim, ClaimLimits, Claimed, DeliveryAttempt, Finish,
-    IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Requeue, Settlement,
+    IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Requeue, Settlement, Spending,
 };
 use forge_store::{Config, Store};
 use forge_store_sqlite::Sqlite;
@@ -171,6 +171,12 @@ fn finish() -> Finish {
         }),
         retention: Duration::from_secs(3600),
         charge: None,
+        spending: Some(Spending {
+            model: Some("claude-sonnet".to_owned()),
+            tokens_in: Some(100),
+            tokens_out: Some(200),
+            cost_micros: Some(3_300),
+        }),
     }
 }
 

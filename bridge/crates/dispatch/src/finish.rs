@@ -346,6 +346,7 @@ impl Finisher {
                 usage: account.usage,
                 cost_usd: account.cost_usd,
             }),
+            spending: account.spending(request.model.as_deref()),
         };
         (finish, account)
     }

@@ -306,6 +306,7 @@ impl Edge {
             }),
             retention: RETENTION,
             charge: None,
+            spending: None,
         };
         self.store
             .finish(Claim::Attempt(lease), finish)

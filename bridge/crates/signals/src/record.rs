@@ -27,6 +27,16 @@ pub fn dollars(micros: u64) -> f64 {
     micros as f64 / MICROS
 }
 
+/// Micro-dollars of a cost, at least 0.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast to u64 ends at its bounds"
+)]
+pub fn micros(dollars: f64) -> u64 {
+    (dollars * MICROS).round() as u64
+}
+
 /// Names of fields that carry content, in lower case without `_` and `-`.
 const CONTENT: [&str; 11] = [
     "prompt",
@@ -361,14 +371,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "the number is from 0 to 10^12"
-    )]
     pub(crate) fn cost(&mut self) -> Option<u64> {
         let dollars = self.number("cost_usd", MAX_USD)?;
-        Some((dollars * MICROS).round() as u64)
+        Some(micros(dollars))
     }
 
     /// Text with a zone, or milliseconds since 1970.

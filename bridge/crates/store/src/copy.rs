@@ -139,6 +139,9 @@ tables! {
     key { value: Bytes, dispatch: Id }
     session { name: Bytes, head: Number, last: Number }
     result { id: Id, events: Number, body: Bytes }
+    spending {
+        id: Id, at: Number, model: Bytes, tokens_in: Number, tokens_out: Number, cost_micros: Number,
+    }
     content { id: Id, number: Number, part: Number, bytes: Bytes }
     decision { id: Id, approved: Flag, at: Number, by: Bytes, reason: Bytes }
     delivery {

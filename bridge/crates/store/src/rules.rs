@@ -132,6 +132,7 @@ pub fn accepted(new: &NewDispatch, retry_of: Option<DispatchId>) -> DispatchReco
         retry_of,
         callback: new.callback.clone(),
         delivery: None,
+        spending: None,
         result: None,
     }
 }
@@ -235,6 +236,7 @@ mod tests {
             retry_of: None,
             callback: None,
             delivery: None,
+            spending: None,
             result: None,
         };
         Known {

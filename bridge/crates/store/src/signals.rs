@@ -206,7 +206,7 @@ impl SignalTotals {
 }
 
 /// Maximum number of records, and of values, that one question adds up.
-const MOST_SUMMED: usize = 1_000_000;
+pub const MOST_SUMMED: usize = 1_000_000;
 const MOST_VALUES: usize = 10_000;
 
 /// Sums by the values of a property while they grow. Records are added newest first.

@@ -156,6 +156,7 @@ impl Rig {
                 }),
                 retention: Duration::from_secs(60),
                 charge: None,
+                spending: None,
             },
         );
         assert!(matches!(finished.await.unwrap(), Finished::Recorded(_)));

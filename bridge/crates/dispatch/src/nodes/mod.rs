@@ -208,6 +208,6 @@ impl Dispatcher {
                 next = Instant::now() + pause;
             }
         };
-        shutdown.run_until_cancelled(take_over).await;
+        Box::pin(shutdown.run_until_cancelled(take_over)).await;
     }
 }

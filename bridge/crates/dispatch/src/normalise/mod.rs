@@ -20,6 +20,8 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use forge_base::id::DispatchId;
+use forge_signals::record::micros;
+use forge_store::record::Spending;
 
 use self::failure::{Failure, adapter_code, failure_of, or_silent};
 use self::output::{Fitted, Truncated};
@@ -115,6 +117,29 @@ pub struct Account {
     pub model_provider: Option<String>,
     pub usage: Usage,
     pub cost_usd: Option<f64>,
+}
+
+/// Largest number of tokens, and of micro-dollars, that is kept of a dispatch: stores keep 63 bits, and add up a million.
+const MOST_SPENT: u64 = 1_000_000_000_000;
+
+impl Account {
+    /// What is kept of the usage, if anything is known of it.
+    pub(super) fn spending(&self, asked_model: Option<&str>) -> Option<Spending> {
+        let Usage {
+            input_tokens,
+            output_tokens,
+            ..
+        } = self.usage;
+        let bounded = |number: u64| number.min(MOST_SPENT);
+        let cost_micros = self.cost_usd.map(micros);
+        let is_known = input_tokens.is_some() || output_tokens.is_some() || cost_micros.is_some();
+        is_known.then(|| Spending {
+            model: self.model.clone().or(asked_model.map(str::to_owned)),
+            tokens_in: input_tokens.map(bounded),
+            tokens_out: output_tokens.map(bounded),
+            cost_micros: cost_micros.map(bounded),
+        })
+    }
 }
 
 /// Builds the result: the schema `Result` of `openapi.json`.

@@ -14,7 +14,7 @@ use forge_store::record::{Charge, SignalRecord, SignalSession, SignalSource, Sig
 
 use super::{Ledger, lock};
 use crate::evaluate::{Held, Subject};
-use crate::record::{MICROS, Usage};
+use crate::record::{MICROS, Usage, micros};
 use crate::rule::Action;
 
 /// Time that a start waits for totals that are being counted. Then the rules over them do not hold it up.
@@ -112,7 +112,7 @@ impl Execution<'_> {
         Usage {
             tokens_in,
             tokens_out,
-            cost_micros: cost_usd.map(|cost| (cost * MICROS).round() as u64),
+            cost_micros: cost_usd.map(micros),
             cache_read_tokens,
             cache_write_tokens,
         }

@@ -22,7 +22,7 @@ use crate::rows::set::Set;
 use crate::rows::statement::{Param, Statement};
 use crate::tables::rows::{
     AttemptRow, BodyRow, ContentRow, DecisionRow, DeliveryRow, DispatchRow, EventRow, HomeRow,
-    KeyRow, NewBody, ResultRow, SessionRow,
+    KeyRow, NewBody, ResultRow, SessionRow, SpendingRow,
 };
 use crate::tables::run_rows::RunRow;
 use crate::tables::signal_rows::SignalRow;
@@ -133,6 +133,7 @@ pub(crate) struct Rows {
     pub(crate) left: HashSet<String>,
     pub(crate) new_bodies: Vec<NewBody>,
     pub(crate) results: Vec<ResultRow>,
+    pub(crate) spendings: Vec<SpendingRow>,
     pub(crate) contents: Vec<ContentRow>,
     pub(crate) attempts: Vec<AttemptRow>,
     pub(crate) decisions: Vec<DecisionRow>,
@@ -171,6 +172,7 @@ impl Rows {
             left: HashSet::new(),
             new_bodies: Vec::new(),
             results: Vec::new(),
+            spendings: Vec::new(),
             contents: Vec::new(),
             attempts: Vec::new(),
             decisions: Vec::new(),

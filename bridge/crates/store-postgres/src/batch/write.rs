@@ -29,6 +29,7 @@ impl Rows {
         insert_all("body", &self.new_bodies, &mut all);
         self.deliveries.write(&mut all);
         insert_all("result", &self.results, &mut all);
+        insert_all("spending", &self.spendings, &mut all);
         insert_all("content", &self.contents, &mut all);
         insert_all("attempt", &self.attempts, &mut all);
         insert_all("decision", &self.decisions, &mut all);

@@ -29,10 +29,16 @@ pub(crate) struct Step {
 }
 
 /// The step to version 2, then to each one after it.
-pub(crate) const STEPS: &[Step] = &[Step {
-    change: Change::Script(include_str!("2.sql")),
-    oldest_reader: 1,
-}];
+pub(crate) const STEPS: &[Step] = &[
+    Step {
+        change: Change::Script(include_str!("2.sql")),
+        oldest_reader: 1,
+    },
+    Step {
+        change: Change::Script(include_str!("3.sql")),
+        oldest_reader: 1,
+    },
+];
 /// Version of the tables that this program makes.
 pub(crate) const VERSION: i64 = version_after(STEPS);
 

@@ -14,7 +14,9 @@ use forge_store::roles::Executions;
 use forge_store::transition::{self, End};
 use forge_store::{Error, Result, rules};
 
-use super::rows::{DecisionRow, DeliveryRow, DispatchRow, HomeRow, ResultRow, Whole, phase};
+use super::rows::{
+    DecisionRow, DeliveryRow, DispatchRow, HomeRow, ResultRow, SpendingRow, Whole, phase,
+};
 use super::signals;
 use crate::batch::{EventsPlace, Needs, Rows, Stop};
 use crate::rows::statement::{Statement, params};
@@ -322,6 +324,13 @@ fn finish(rows: &mut Rows, claim: &Claim, finish: &Finish) -> Result<Ended, Stop
         events: count,
         body: finish.result.clone(),
     });
+    if let Some(spending) = &finish.spending {
+        rows.spendings.push(SpendingRow {
+            id,
+            at: finish.at,
+            spending: spending.clone(),
+        });
+    }
     if let Some(output) = &finish.output {
         rows.add_content(id, Content::Output, output.as_bytes());
     }

@@ -6,13 +6,16 @@ use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, Status,
+    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, SignalSums,
+    SignalTotals, Spending, SpendingProperty, Status,
 };
 use forge_store::roles::Records;
+use forge_store::signals::{MOST_SUMMED, Summing};
 use forge_store::{Error, Result, rules};
 
 use super::rows::Whole;
 use crate::rows::statement::params;
+use crate::rows::table::{Fields as _, columns};
 use crate::{Columns, Postgres};
 
 /// Columns of a result `r`: its text, the number of the events up to it, and the position of the last of them.
@@ -55,12 +58,13 @@ impl Records for Postgres {
         let is_bounded = filter.run_id.is_none() && filter.status != Some(Status::Running);
         let range = self.range(filter.before, is_bounded).await?;
         let sql = format!(
-            "SELECT d.seq, v.state, {} FROM dispatch d JOIN body b ON b.id = d.id
-               LEFT JOIN delivery v ON v.id = d.id
+            "SELECT d.seq, v.state, u.id IS NOT NULL, {}, {} FROM dispatch d JOIN body b ON b.id = d.id
+               LEFT JOIN delivery v ON v.id = d.id LEFT JOIN spending u ON u.id = d.id
              WHERE d.seq < $1 AND d.seq >= $2 AND {status} AND ($3 IS NULL OR d.provider = $3)
                AND ($4 IS NULL OR b.agent_id = $4) AND ($5 IS NULL OR b.run_id = $5) AND b.accepted_at >= $6
                AND ($8 IS NULL OR v.state = $8) AND ($9 IS NULL OR substring(b.task_id FOR length($9)) = $9)
              ORDER BY d.seq DESC LIMIT $7",
+            columns::<Spending>("u."),
             Whole::columns()
         );
         let (before, floor) = (range.before, range.floor);
@@ -72,9 +76,14 @@ impl Records for Postgres {
             before, floor, *provider, *agent, *run, since, limit, delivery, *prefix
         ];
         let read = |row: &mut Columns<'_>| {
-            let (seq, delivery) = (row.next()?, row.next()?);
-            let record = Whole::read(row)?.record();
-            Ok((seq, DispatchRecord { delivery, ..record }))
+            let (seq, delivery, has_used) = (row.next()?, row.next()?, row.next::<bool>()?);
+            let spending = Spending::read(row)?;
+            let record = DispatchRecord {
+                delivery,
+                spending: has_used.then_some(spending),
+                ..Whole::read(row)?.record()
+            };
+            Ok((seq, record))
         };
         let found = self.all(sql, params, read);
         Ok(page(found.await?, filter.limit, range.rest))
@@ -88,6 +97,41 @@ impl Records for Postgres {
         limit: usize,
     ) -> Result<Option<Piece>> {
         self.piece(id, content, offset, limit).await
+    }
+
+    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums> {
+        let value = match by {
+            SpendingProperty::Day => "NULL::bytea",
+            SpendingProperty::Adapter => "d.provider",
+            SpendingProperty::Agent => "b.agent_id",
+            SpendingProperty::Model => "s.model",
+        };
+        let body = match by {
+            SpendingProperty::Agent => "JOIN body b ON b.id = s.id",
+            _ => "",
+        };
+        let sql = format!(
+            "SELECT s.at, d.error_code IS NOT NULL, s.tokens_in, s.tokens_out, s.cost_micros, {value}
+             FROM spending s JOIN dispatch d ON d.id = s.id {body}
+             WHERE s.at >= $1 ORDER BY s.at DESC, s.id DESC LIMIT $2"
+        );
+        let read = |row: &mut Columns<'_>| {
+            let (at, is_error) = (row.next()?, row.next()?);
+            let tokens = [row.next()?, row.next()?];
+            let amounts = SignalTotals::of_one(is_error, tokens, row.next()?);
+            Ok((at, amounts, row.next()?))
+        };
+        let mut summing = Summing::default();
+        for (at, amounts, value) in self.all(sql, params![since, MOST_SUMMED + 1], read).await? {
+            let value = match by {
+                SpendingProperty::Day => Some(SpendingProperty::day(at)),
+                _ => value,
+            };
+            if !summing.add(at, value, &amounts) {
+                break;
+            }
+        }
+        Ok(summing.finish())
     }
 }
 

@@ -23,11 +23,12 @@ const EVENT_ROWS: usize = 500;
 const ARTIFACT_ROWS: usize = 5;
 
 /// Tables of what belongs to a dispatch, by its id.
-const OF_DISPATCH: [&str; 7] = [
+const OF_DISPATCH: [&str; 8] = [
     // A key can belong to a later dispatch.
     "DELETE FROM key k USING body b WHERE b.id = ANY($1) AND k.value = b.key AND k.dispatch = b.id",
     "DELETE FROM body WHERE id = ANY($1)",
     "DELETE FROM result WHERE id = ANY($1)",
+    "DELETE FROM spending WHERE id = ANY($1)",
     "DELETE FROM content WHERE id = ANY($1)",
     "DELETE FROM decision WHERE id = ANY($1)",
     "DELETE FROM attempt WHERE id = ANY($1)",

@@ -10,7 +10,7 @@ use forge_base::id::{DispatchId, RunId};
 use forge_store::Result;
 use forge_store::record::{
     Callback, Decision, DeliveryAttempt, DeliveryState, DispatchRecord, DispatchState,
-    IdempotencyKey, KeySpace,
+    IdempotencyKey, KeySpace, Spending,
 };
 use forge_store::transition::{Stage, Standing};
 
@@ -150,6 +150,7 @@ impl DispatchRow {
             retry_of: body.retry_of,
             callback: callback.map(|(url, origin)| Callback { url, origin }),
             delivery: None,
+            spending: None,
             result: None,
         }
     }
@@ -167,6 +168,8 @@ row! {
     /// The whole row of `body`.
     NewBody { secrets: Option<Vec<u8>>, request: Box<RawValue> } body: BodyRow
 }
+fields!(Spending { model tokens_in tokens_out cost_micros });
+row! { SpendingRow { id: DispatchId, at: Timestamp } spending: Spending }
 row! { ResultRow { id: DispatchId, events: u64, body: Box<RawValue> } }
 row! {
     DeliveryRow in "delivery" {

@@ -9,7 +9,7 @@ use forge_store::record::{
     OtherSignal, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalSession, SignalSums,
     SignalTotals, SweptSignals,
 };
-use forge_store::signals::{self, Summing, tokens_before};
+use forge_store::signals::{self, MOST_SUMMED, Summing, tokens_before};
 use forge_store::{Error, Result};
 
 use crate::batch::{Needs, Rows};
@@ -22,8 +22,6 @@ const LAST: &str = "SELECT coalesce(max(seq), 0) FROM signal";
 const AMOUNTS: &str = "g.at, g.error_code IS NOT NULL, g.tokens_in, g.tokens_out, g.cost_micros";
 /// Signals of other bridges that one question reads at most.
 const MOST_OF_OTHERS: usize = 10_000;
-/// Records that one question adds up at most; `Summing` has the bound of its own.
-const MOST: usize = 1_000_001;
 
 fn amounts(row: &mut Columns<'_>) -> Result<(Timestamp, SignalTotals)> {
     let (at, is_error) = (row.next()?, row.next()?);
@@ -129,7 +127,7 @@ impl Postgres {
         );
         let read = |row: &mut Columns<'_>| Ok((amounts(row)?, row.next()?));
         let mut summing = Summing::default();
-        for ((at, amounts), value) in self.all(sql, params![since, MOST], read).await? {
+        for ((at, amounts), value) in self.all(sql, params![since, MOST_SUMMED + 1], read).await? {
             if !summing.add(at, value, &amounts) {
                 break;
             }

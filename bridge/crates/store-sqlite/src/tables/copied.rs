@@ -11,7 +11,7 @@ use forge_store::{Error, Result, rules};
 use super::{amounts, counters, rows, schema};
 
 /// Rows of each table, with its columns, always in the same order.
-const ROWS: [(&str, &str); 18] = [
+const ROWS: [(&str, &str); 19] = [
     ("sealed", "SELECT name, value FROM sealed ORDER BY name"),
     (
         "breaker",
@@ -47,6 +47,11 @@ const ROWS: [(&str, &str); 18] = [
     (
         "result",
         "SELECT d.id, 0 AS events, r.body FROM result r JOIN dispatch d ON d.seq = r.dispatch ORDER BY r.dispatch",
+    ),
+    (
+        "spending",
+        "SELECT d.id, s.at, s.model, s.tokens_in, s.tokens_out, s.cost_micros FROM spending s
+         JOIN dispatch d ON d.seq = s.dispatch ORDER BY s.dispatch",
     ),
     (
         "content",

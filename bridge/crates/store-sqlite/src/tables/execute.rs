@@ -16,7 +16,7 @@ use forge_store::{Error, Result, rules};
 
 use super::events::EventOwner;
 use super::rows::{self, Current, nanos, select_dispatch};
-use super::{Tx, approval, content, deliver, events, queue, sessions, signals};
+use super::{Tx, approval, content, deliver, events, queue, sessions, signals, spending};
 use crate::Sqlite;
 use crate::engine::{Failure, Length, Urgency};
 
@@ -281,6 +281,7 @@ fn finish(tx: &mut Tx<'_>, claim: &Claim, finish: &Finish) -> Result<Finished, F
         "INSERT INTO result (dispatch, body) VALUES (?, ?)",
         params![found.seq, body],
     )?;
+    spending::insert(tx, found.seq, finish)?;
     if let Some(output) = &finish.output {
         content::insert(tx, found.seq, Content::Output, output.as_bytes())?;
     }

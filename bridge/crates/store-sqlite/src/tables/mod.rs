@@ -29,6 +29,7 @@ pub(super) mod sessions;
 pub(super) mod signal_records;
 mod signal_sweep;
 pub(super) mod signals;
+mod spending;
 
 use rusqlite::Connection;
 

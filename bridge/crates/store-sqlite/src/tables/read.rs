@@ -1,16 +1,20 @@
 //! Queries of operators and callers: records, contents, and the pages of lists.
 
 use async_trait::async_trait;
+use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
-use forge_store::record::{Content, Counts, DispatchFilter, DispatchRecord, Page, Piece, Status};
+use forge_store::record::{
+    Content, Counts, DispatchFilter, DispatchRecord, Page, Piece, SignalSums, SpendingProperty,
+    Status,
+};
 use forge_store::roles::Records;
 use forge_store::{Error, Result};
 
-use super::content;
 use super::rows::{self, nanos, select_dispatch};
+use super::{content, spending};
 use crate::Sqlite;
 use crate::engine::Length;
 
@@ -62,6 +66,11 @@ impl Records for Sqlite {
             move |connection: &Connection| content::read(connection, id, content, offset, limit);
         self.engine.read(Length::Long, query).await
     }
+
+    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums> {
+        let query = move |connection: &Connection| spending::sums(connection, by, since);
+        self.engine.read(Length::Long, query).await
+    }
 }
 
 fn with_result(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
@@ -94,9 +103,12 @@ fn dispatches(
         Some(_) => "d.run_id = ?6 AND d.run_id IS NOT NULL",
     };
     let range = Range::new(connection, filter.before, index)?;
-    let select = select_dispatch!(", d.delivery");
+    let select = select_dispatch!(
+        ", d.delivery, u.dispatch, u.model, u.tokens_in, u.tokens_out, u.cost_micros"
+    );
     let sql = format!(
         "{select} FROM dispatch d {index} CROSS JOIN body b ON b.dispatch = d.seq
+         LEFT JOIN spending u ON u.dispatch = d.seq
          WHERE d.seq < ?1 AND d.seq >= ?2 AND {status} AND {run}
            AND (?3 IS NULL OR d.provider = ?3) AND (?4 IS NULL OR d.agent_id = ?4)
            AND d.accepted_at >= ?5 AND (?8 IS NULL OR d.delivery = ?8)
@@ -122,6 +134,7 @@ fn dispatches(
             let state = delivery.map(|_| rows::delivery_state(row, rows::MORE));
             let record = DispatchRecord {
                 delivery: state.transpose()?,
+                spending: spending::read(row, rows::MORE + 1)?,
                 ..rows::dispatch(row)?
             };
             Ok((row.get(rows::SEQ)?, record))

@@ -142,6 +142,7 @@ pub(crate) fn dispatch(row: &Row<'_>) -> rusqlite::Result<DispatchRecord> {
             .zip(origin)
             .map(|(url, origin)| Callback { url, origin }),
         delivery: None,
+        spending: None,
         result: None,
     })
 }

@@ -15,8 +15,12 @@ const APPLICATION_ID: i64 = 0x4667_4253;
 /// Application id of builds before the first release.
 const EARLIER_APPLICATION_ID: i64 = 0x4667_4272;
 
-const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("runs.sql"));
-const VERSION: i64 = 4;
+const SCHEMA: &str = concat!(
+    include_str!("schema.sql"),
+    include_str!("runs.sql"),
+    include_str!("spending.sql")
+);
+const VERSION: i64 = 5;
 /// Changes that make a file of each version one of the next, from version 1 on.
 const MIGRATIONS: [&str; VERSION as usize - 1] = [
     "CREATE TABLE decision (
@@ -33,6 +37,7 @@ const MIGRATIONS: [&str; VERSION as usize - 1] = [
         "ALTER TABLE event ADD COLUMN run INTEGER;",
         include_str!("runs.sql")
     ),
+    include_str!("spending.sql"),
 ];
 
 /// Identity of a store, as the file holds it.
@@ -194,14 +199,16 @@ mod tests {
     /// A file of an earlier version as its bridge left it: the present one without what the later ones added.
     #[tokio::test]
     async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
-        let of_3 =
-            "DROP TABLE run_body; DROP TABLE run; DROP TABLE run_artifact; DROP TABLE run_removed;
-                    DROP INDEX event_run; ALTER TABLE event DROP COLUMN run;";
+        let of_4 = "DROP TABLE spending;";
+        let of_3 = format!(
+            "{of_4} DROP TABLE run_body; DROP TABLE run; DROP TABLE run_artifact; DROP TABLE run_removed;
+             DROP INDEX event_run; ALTER TABLE event DROP COLUMN run;"
+        );
         let signals =
             "DROP TABLE signal; DROP TABLE signal_session; DROP TABLE signal_intervention;";
         let of_2 = format!("{of_3} {signals}");
         let of_1 = format!("{of_2} DROP TABLE decision; DROP INDEX dispatch_held;");
-        for (version, changes) in [(1, of_1.as_str()), (2, &of_2), (3, of_3)] {
+        for (version, changes) in [(1, of_1.as_str()), (2, &of_2), (3, &of_3), (4, of_4)] {
             let folder = tempfile::tempdir().unwrap();
             let store = open(folder.path());
             let id = accept(&store, task("t")).await;

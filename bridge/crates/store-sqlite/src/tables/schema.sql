@@ -1,4 +1,4 @@
--- Tables of a store, version 4; `runs.sql` has those of runs. Times and durations are nanoseconds. Partial indexes cover
+-- Tables of a store, version 5; `runs.sql` has those of runs, `spending.sql` the usage of dispatches. Times and durations are nanoseconds. Partial indexes cover
 -- unfinished work, so that their cost does not grow with history.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;

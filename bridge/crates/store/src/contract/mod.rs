@@ -108,7 +108,7 @@ macro_rules! contract_tests {
                 sessions_of_two_adapters_do_not_meet;
             read:
                 dispatches_are_listed_newest_first_in_pages
-                a_list_of_dispatches_is_filtered deliveries_are_listed_newest_first_and_filtered
+                a_list_of_dispatches_is_filtered usage_is_added_up_by_property deliveries_are_listed_newest_first_and_filtered
                 a_sealed_value_is_written_once what_is_sealed_is_found_and_resealed;
             runs:
                 a_run_reads_as_it_was_changed a_key_of_a_run_is_used_once

@@ -1,9 +1,10 @@
 //! Lists and their pages, and named secrets.
 
 use super::Subject;
-use super::sample::{accept, at, begin, failed, ok, run, settlement, task};
+use super::sample::{PROVIDER, accept, at, begin, failed, ok, run, settlement, task};
 use crate::record::{
-    AfterAttempt, DeliveryFilter, DeliveryState, DispatchFilter, NewDispatch, Status,
+    AfterAttempt, DeliveryFilter, DeliveryState, DispatchFilter, Finish, NewDispatch, Spending,
+    SpendingProperty, Status,
 };
 use crate::sealed::{Place, Resealed};
 
@@ -185,6 +186,98 @@ pub async fn a_list_of_dispatches_is_filtered(subject: impl Subject) {
             assert_eq!(dispatch.delivery, expected, "{}", dispatch.task_id);
         }
     }
+}
+
+pub async fn usage_is_added_up_by_property(subject: impl Subject) {
+    const DAY: i64 = 24 * 3600;
+    let store = subject.open().await;
+    let spending = |model: Option<&str>, cost_micros| Spending {
+        model: model.map(str::to_owned),
+        tokens_in: Some(10),
+        tokens_out: None,
+        cost_micros,
+    };
+    let other = || NewDispatch {
+        agent_id: "other".to_owned(),
+        ..task("other")
+    };
+    for (new, seconds, code, spending) in [
+        (task("before"), 1, None, Some(spending(Some("m"), Some(1)))),
+        (task("one"), 5, None, Some(spending(Some("m"), Some(20)))),
+        (task("unknown"), 6, None, None),
+        (
+            task("two"),
+            DAY + 1,
+            Some("timeout"),
+            Some(spending(None, None)),
+        ),
+        (other(), DAY + 2, None, Some(spending(Some("m"), Some(300)))),
+    ] {
+        let finish = Finish {
+            error_code: code.map(str::to_owned),
+            spending,
+            ..ok(seconds)
+        };
+        run(&*store, new, finish).await;
+    }
+    let store = subject.open().await;
+    for (by, expected) in [
+        (
+            SpendingProperty::Day,
+            vec![
+                (Some(SpendingProperty::day(at(0))), 1, 0, 20, 0),
+                (Some(SpendingProperty::day(at(DAY))), 2, 1, 300, 1),
+            ],
+        ),
+        (
+            SpendingProperty::Adapter,
+            vec![(Some(PROVIDER.to_owned()), 3, 1, 320, 1)],
+        ),
+        (
+            SpendingProperty::Agent,
+            vec![
+                (Some("agent".to_owned()), 2, 1, 20, 1),
+                (Some("other".to_owned()), 1, 0, 300, 0),
+            ],
+        ),
+        (
+            SpendingProperty::Model,
+            vec![(None, 1, 1, 0, 1), (Some("m".to_owned()), 2, 0, 320, 0)],
+        ),
+    ] {
+        let sums = store.spending(by, at(5)).await.unwrap();
+        assert_eq!(sums.left_out, None);
+        let found = sums.values.into_iter().map(|(value, sum)| {
+            assert_eq!(sum.tokens_in, 10 * sum.signals);
+            (
+                value,
+                sum.signals,
+                sum.errors,
+                sum.cost_micros,
+                sum.unpriced,
+            )
+        });
+        assert_eq!(Vec::from_iter(found), expected, "{by:?}");
+    }
+    let all = DispatchFilter {
+        limit: 10,
+        ..DispatchFilter::default()
+    };
+    let page = store.dispatches(all).await.unwrap();
+    let costs = page.items.into_iter().map(|dispatch| {
+        let spending = dispatch.spending?;
+        Some(spending.cost_micros)
+    });
+    assert_eq!(
+        Vec::from_iter(costs),
+        [
+            Some(Some(300)),
+            Some(None),
+            None,
+            Some(Some(20)),
+            Some(Some(1))
+        ]
+    );
 }
 
 pub async fn deliveries_are_listed_newest_first_and_filtered(subject: impl Subject) {

@@ -86,6 +86,7 @@ pub fn ok(seconds: i64) -> Finish {
         }),
         retention: RETENTION,
         charge: None,
+        spending: None,
     }
 }
 

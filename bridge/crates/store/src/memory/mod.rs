@@ -26,7 +26,7 @@ use super::record::{
     Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
     DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished, IdempotencyKey,
     Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece, Progress, Ready, Replay,
-    Requeue, Reroute, Settlement, Swept, SweptSignals,
+    Requeue, Reroute, Settlement, SignalSums, SpendingProperty, Swept, SweptSignals,
 };
 use super::roles::{
     Accept, Approvals, EventLog, Executions, Maintenance, Nodes, Outbox, Queue, Records, Secrets,
@@ -301,6 +301,10 @@ impl Records for Memory {
         limit: usize,
     ) -> Result<Option<Piece>> {
         Ok(self.state().content(id, content, offset, limit))
+    }
+
+    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums> {
+        Ok(self.state().spending(by, since))
     }
 }
 

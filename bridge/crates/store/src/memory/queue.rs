@@ -256,6 +256,7 @@ impl State {
             kept.decision = Some((decision.clone(), false));
         }
         kept.retention = finish.retention;
+        kept.spending = finish.spending;
         kept.record.state = record::DispatchState::Finished {
             at: finish.at,
             error_code: finish.error_code,

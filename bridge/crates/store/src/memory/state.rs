@@ -1,5 +1,6 @@
 //! State of the model: its maps, acceptance and queries.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
@@ -8,9 +9,11 @@ use serde_json::value::RawValue;
 use crate::destination::OpenBreaker;
 use crate::record::{
     self, Acceptance, Content, Counts, Decision, DeliveryState, DispatchFilter, DispatchRecord,
-    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession, Status, Swept,
+    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession, SignalSums,
+    SignalTotals, Spending, SpendingProperty, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
+use crate::signals::Summing;
 use crate::transition::{self, AcceptDecision, Stage, Standing};
 use crate::{Error, Result, rules};
 use forge_base::digest::Digest;
@@ -66,6 +69,7 @@ pub(super) struct Kept {
     pub(super) epoch: u64,
     pub(super) recorded_session: Option<String>,
     pub(super) spent: Option<Box<RawValue>>,
+    pub(super) spending: Option<Spending>,
     pub(super) events: u64,
     pub(super) result: Option<Box<RawValue>>,
     pub(super) output: Option<String>,
@@ -224,6 +228,7 @@ impl State {
             epoch: 0,
             recorded_session: None,
             spent: None,
+            spending: None,
             events: 0,
             result: None,
             output: None,
@@ -267,6 +272,32 @@ impl State {
             .collect()
     }
 
+    pub(super) fn spending(&self, by: SpendingProperty, since: Timestamp) -> SignalSums {
+        let ended = self.dispatches.values().filter_map(|kept| {
+            let record::DispatchState::Finished { at, error_code } = &kept.record.state else {
+                return None;
+            };
+            Some((*at, error_code, kept, kept.spending.as_ref()?))
+        });
+        let mut newest_first: Vec<_> = ended.filter(|(at, ..)| *at >= since).collect();
+        newest_first.sort_by_key(|(at, ..)| Reverse(*at));
+        let mut summing = Summing::default();
+        for (at, error_code, kept, spending) in newest_first {
+            let value = match by {
+                SpendingProperty::Day => Some(SpendingProperty::day(at)),
+                SpendingProperty::Adapter => Some(kept.record.provider.clone()),
+                SpendingProperty::Agent => Some(kept.record.agent_id.clone()),
+                SpendingProperty::Model => spending.model.clone(),
+            };
+            let tokens = [spending.tokens_in, spending.tokens_out];
+            let amounts = SignalTotals::of_one(error_code.is_some(), tokens, spending.cost_micros);
+            if !summing.add(at, value, &amounts) {
+                break;
+            }
+        }
+        summing.finish()
+    }
+
     pub(super) fn dispatches(&self, filter: &DispatchFilter) -> Page<DispatchRecord> {
         let before = filter.before.unwrap_or(u64::MAX);
         let same = |wanted: &Option<String>, value: Option<&str>| {
@@ -292,6 +323,7 @@ impl State {
         let next = found.next().and(page.last()).map(|(seq, _)| **seq);
         let items = page.into_iter().map(|(seq, kept)| DispatchRecord {
             delivery: delivery(seq),
+            spending: kept.spending.clone(),
             ..self.record(kept)
         });
         Page {

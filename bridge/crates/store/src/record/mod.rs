@@ -7,6 +7,7 @@ mod delivery;
 mod event;
 mod run;
 mod signal;
+mod spending;
 
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ pub use self::signal::{
     SignalRecorded, SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals,
     SignalVerdict, SweptSignals,
 };
+pub use self::spending::{Spending, SpendingProperty};
 
 /// Namespace of an idempotency key; a header value never matches a task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -253,6 +255,8 @@ pub struct Finish {
     /// Last charge, which ends the session of the dispatch.
     #[serde(skip)]
     pub charge: Option<Charge>,
+    /// `None` if nothing is known of its usage.
+    pub spending: Option<Spending>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -353,6 +357,8 @@ pub struct DispatchRecord {
     pub callback: Option<Callback>,
     /// State of its delivery, once there is one. In lists only.
     pub delivery: Option<DeliveryState>,
+    /// What it used, if it has ended and something is known of that. In lists only.
+    pub spending: Option<Spending>,
     /// Schema `Result` of `openapi.json` with `events`, once finished. Omitted in lists.
     pub result: Option<Box<RawValue>>,
 }

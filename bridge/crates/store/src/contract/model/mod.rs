@@ -21,7 +21,8 @@ use crate::memory::Memory;
 use crate::record::{
     Acceptance, AfterAttempt, ApprovalFilter, ApprovalStatus, Claim, ClaimLimits, Content,
     Decision, DeliveryFilter, DeliveryState, DispatchFilter, EventFilter, Finish, IdempotencyKey,
-    KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue, Reroute, Status,
+    KeySpace, Lease, NewDelivery, NewDispatch, Progress, Replay, Requeue, Reroute, Spending,
+    Status,
 };
 use crate::roles::{EventLog as _, Executions as _, Records as _};
 use crate::{Error, Store};
@@ -133,6 +134,10 @@ impl Pair {
             }),
             retention: Duration::from_secs(30),
             charge: output.then(|| charge(now.unsigned_abs(), now, &Arc::default())),
+            spending: output.then(|| Spending {
+                cost_micros: Some(now.unsigned_abs()),
+                ..Spending::default()
+            }),
             ..match code {
                 None => ok(now),
                 Some(0) => failed("cancelled", now),
