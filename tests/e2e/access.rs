@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 90] = [
+const ROUTES: [(&str, &str, &str); 91] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/request", READ),
@@ -93,6 +93,7 @@ const ROUTES: [(&str, &str, &str); 90] = [
     ("GET", "/api/v1/runs/{runId}/verify", READ),
     ("POST", "/api/v1/captain/message", DISPATCH),
     ("GET", "/api/v2/throughput", READ),
+    ("GET", "/api/v2/cost", READ),
     ("GET", "/metrics", READ),
     ("GET", "/api/health", PUBLIC),
     ("GET", "/api/health/live", PUBLIC),

@@ -19,6 +19,7 @@ mod attempts;
 mod body;
 mod console;
 mod contents;
+mod cost;
 mod deliveries;
 mod dispatch;
 mod durable_command;
@@ -242,6 +243,7 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/signals/sessions", get(signals::sessions))
         .route("/api/v2/signals/sessions/{id}", get(signals::show))
         .route("/api/v2/signals/totals", get(signals::totals))
+        .route("/api/v2/cost", get(cost::totals))
         .route("/api/v2/signals/interventions", get(signals::interventions))
         .route("/api/v2/signals/rules", get(signals::rules))
         .route("/engine/v1/signals", post(engine::receive))

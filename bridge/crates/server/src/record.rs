@@ -9,8 +9,9 @@ use super::error::{Code, Failure};
 use forge_base::id::DispatchId;
 use forge_dispatch::wait::WaitReason;
 use forge_dispatch::{Dispatcher, route};
+use forge_signals::money::dollars;
 use forge_store::Store;
-use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState};
+use forge_store::record::{DeliveryRecord, DeliveryState, DispatchRecord, DispatchState, Spending};
 use forge_store::roles::Records;
 
 /// Dispatch as shown by `GET /api/v2/dispatch/{id}`.
@@ -67,6 +68,9 @@ pub(super) struct View {
     /// State of its delivery, once there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     callback_status: Option<DeliveryState>,
+    /// In lists, which leave out the result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<UsageLine>,
     routing: Box<RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Box<RawValue>>,
@@ -91,6 +95,27 @@ enum Status {
 enum Outcome {
     Ok,
     Error,
+}
+
+/// What a dispatch used, as far as it is known.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct UsageLine {
+    model: Option<String>,
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+    cost_usd: Option<f64>,
+}
+
+impl From<Spending> for UsageLine {
+    fn from(spending: Spending) -> Self {
+        Self {
+            model: spending.model,
+            input_tokens: spending.tokens_in,
+            output_tokens: spending.tokens_out,
+            cost_usd: spending.cost_micros.map(dollars),
+        }
+    }
 }
 
 /// Delivery of a dispatch, without its attempts, which its own route has.
@@ -180,6 +205,7 @@ impl View {
             retry_of: dispatch.retry_of,
             callback_url: dispatch.callback.map(|callback| callback.url),
             callback_status: dispatch.delivery,
+            usage: dispatch.spending.map(UsageLine::from),
             routing,
             result: dispatch.result,
             attempts: None,

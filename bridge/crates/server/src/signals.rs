@@ -15,11 +15,11 @@ use forge_base::id::DispatchId;
 use forge_base::time;
 use forge_signals::agent::Agent;
 use forge_signals::evaluate::report::{RuleReport, WindowReport};
-use forge_signals::record::dollars;
+use forge_signals::money::dollars;
 use forge_store::Store;
 use forge_store::record::{
     Intervention, InterventionFilter, SignalProperty, SignalRecord, SignalSession,
-    SignalSessionFilter, SignalSource, SignalTotals,
+    SignalSessionFilter, SignalSource, SignalSums, SignalTotals,
 };
 
 const PROPERTIES: [(&str, SignalProperty); 4] = [
@@ -86,20 +86,23 @@ pub(super) async fn totals(
     let sums = store
         .signal_sums(by, since.unwrap_or(Timestamp::UNIX_EPOCH))
         .await?;
-    let mut values: Vec<_> = sums.values.into_iter().collect();
-    values.sort_by_key(|(_, sum)| Reverse((sum.cost_micros, sum.tokens_in, sum.tokens_out)));
     let name = PROPERTIES.iter().find(|(_, property)| *property == by);
     let (name, _) = name.expect("every property has a name");
+    Ok(Json(totals_of(name, "signalCount", sums)))
+}
+
+/// Sums by the values of this property, the most expensive first. `count` names the number of records.
+pub(super) fn totals_of(property: &str, count: &str, sums: SignalSums) -> Value {
+    let mut values: Vec<_> = sums.values.into_iter().collect();
+    values.sort_by_key(|(_, sum)| Reverse((sum.cost_micros, sum.tokens_in, sum.tokens_out)));
     let totals = values.into_iter().map(|(value, sum)| {
-        let mut totals = amounts(&sum);
-        totals.insert((*name).to_owned(), value.into());
+        let mut totals = amounts(&sum, count);
+        totals.insert(property.to_owned(), value.into());
         totals.insert("errorCount".to_owned(), sum.errors.into());
         Value::Object(totals)
     });
     let totals: Vec<_> = totals.collect();
-    Ok(Json(
-        json!({ "totals": totals, "leftOutUntil": sums.left_out.map(time::format) }),
-    ))
+    json!({ "totals": totals, "leftOutUntil": sums.left_out.map(time::format) })
 }
 
 pub(super) async fn interventions(
@@ -153,7 +156,7 @@ fn session(session: &SignalSession) -> Value {
     let Value::Object(mut view) = view else {
         unreachable!("it is an object");
     };
-    view.append(&mut amounts(&session.totals));
+    view.append(&mut amounts(&session.totals, "signalCount"));
     if let Some(dispatch) = dispatch {
         view.insert("dispatchId".to_owned(), dispatch.to_string().into());
     }
@@ -166,9 +169,9 @@ fn dispatch_of(session_id: &str) -> Option<DispatchId> {
     format!("dsp_{id}").parse().ok()
 }
 
-fn amounts(totals: &SignalTotals) -> Map<String, Value> {
+fn amounts(totals: &SignalTotals, count: &str) -> Map<String, Value> {
     [
-        ("signalCount", totals.signals.into()),
+        (count, totals.signals.into()),
         ("totalTokensIn", totals.tokens_in.into()),
         ("totalTokensOut", totals.tokens_out.into()),
         ("totalCostUsd", dollars(totals.cost_micros).into()),

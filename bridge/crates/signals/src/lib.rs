@@ -9,6 +9,7 @@ pub mod evaluate;
 pub mod forward;
 pub mod ledger;
 pub mod meters;
+pub mod money;
 pub mod offline;
 pub mod record;
 pub mod refusal;

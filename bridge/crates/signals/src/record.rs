@@ -10,32 +10,13 @@ use forge_base::digest::{Digest, sha256};
 use forge_store::record::SignalRecord;
 
 use crate::FieldProblem;
+use crate::money::micros;
 
 const ID_BYTES: usize = 256;
 /// Difference between `ts` and arrival above which a signal is refused in strict mode.
 const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
 const MAX_TOKENS: f64 = 9_007_199_254_740_992.0;
 const MAX_USD: f64 = 1_000_000.0;
-/// Micro-dollars in a dollar.
-pub(crate) const MICROS: f64 = 1_000_000.0;
-/// Dollars of a sum in micro-dollars.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a sum above 2^53 micro-dollars is no cost of a tool"
-)]
-pub fn dollars(micros: u64) -> f64 {
-    micros as f64 / MICROS
-}
-
-/// Micro-dollars of a cost, at least 0.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a cast to u64 ends at its bounds"
-)]
-pub fn micros(dollars: f64) -> u64 {
-    (dollars * MICROS).round() as u64
-}
 
 /// Names of fields that carry content, in lower case without `_` and `-`.
 const CONTENT: [&str; 11] = [

@@ -11,7 +11,7 @@ use forge_base::json;
 use forge_store::record::Severity;
 
 use crate::FieldProblem;
-use crate::record::MICROS;
+use crate::money::MICROS;
 use crate::window::Span;
 
 /// JSON Schema of a rules file. It is executed, too.

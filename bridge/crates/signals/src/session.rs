@@ -10,7 +10,7 @@ use forge_base::event::NewEvent;
 use forge_store::record::{SignalSession, SignalSource};
 use forge_store::roles::Signals;
 
-use crate::record::dollars;
+use crate::money::dollars;
 
 /// Time that a signal waits for the store.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(1);

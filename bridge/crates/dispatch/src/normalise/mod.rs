@@ -20,7 +20,7 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use forge_base::id::DispatchId;
-use forge_signals::record::micros;
+use forge_signals::money::micros;
 use forge_store::record::Spending;
 
 use self::failure::{Failure, adapter_code, failure_of, or_silent};

@@ -6,7 +6,7 @@ use serde_json::Value;
 use forge_store::record::{SignalSession, SignalTotals};
 
 use super::Evaluator;
-use crate::record::MICROS;
+use crate::money::MICROS;
 use crate::rule::{Entry, NumberField, NumberTest, Order, Rule, Test};
 use crate::window::Span;
 

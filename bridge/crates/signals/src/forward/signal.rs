@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use forge_base::time;
 use forge_store::record::{SignalEntry, SignalRecord};
 
-use crate::record::dollars;
+use crate::money::dollars;
 
 const START: &str = "session-start";
 pub(super) const END: &str = "session-end";

@@ -14,7 +14,8 @@ use forge_store::record::{Charge, SignalRecord, SignalSession, SignalSource, Sig
 
 use super::{Ledger, lock};
 use crate::evaluate::{Held, Subject};
-use crate::record::{MICROS, Usage, micros};
+use crate::money::{MICROS, micros};
+use crate::record::Usage;
 use crate::rule::Action;
 
 /// Time that a start waits for totals that are being counted. Then the rules over them do not hold it up.

@@ -15,6 +15,7 @@ use forge_store::destination::OpenBreaker;
 use forge_store::record::{
     Acknowledgement, AfterAttempt, Claim, Decision, DeliveryAttempt, Finish, IdempotencyKey,
     KeySpace, NewDispatch, NewSignal, Progress, Reroute, RunChange, Settlement, SignalRecord,
+    Spending,
 };
 
 fn in_session(id: &str) -> NewDispatch {
@@ -60,6 +61,12 @@ async fn fill_dispatches(store: &dyn Store) {
         charge: Some(charge(20, 7, &Arc::new(Strict::default()))),
         delivery: None,
         result: raw("{}"),
+        spending: Some(Spending {
+            model: Some("m\0".to_owned()),
+            tokens_in: Some(1),
+            tokens_out: None,
+            cost_micros: Some(u64::from(u32::MAX)),
+        }),
         ..ok(7)
     };
     let keyed = NewDispatch {

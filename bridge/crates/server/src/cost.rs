@@ -1,0 +1,40 @@
+//! `GET /api/v2/cost`: usage of the dispatches that have ended and are kept, added up by day, adapter, agent or model.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::auth::Reader;
+use super::error::Failure;
+use super::query::Query;
+use super::signals::totals_of;
+use forge_store::Store;
+use forge_store::record::SpendingProperty;
+
+const PROPERTIES: [(&str, SpendingProperty); 4] = [
+    ("day", SpendingProperty::Day),
+    ("adapter", SpendingProperty::Adapter),
+    ("agent", SpendingProperty::Agent),
+    ("model", SpendingProperty::Model),
+];
+
+pub(super) async fn totals(
+    _: Reader,
+    State(store): State<Arc<dyn Store>>,
+    mut query: Query,
+) -> Result<Json<Value>, Failure> {
+    let by = query
+        .choice("by", &PROPERTIES)
+        .unwrap_or(SpendingProperty::Day);
+    let since = query.time("since");
+    query.finish()?;
+    let sums = store
+        .spending(by, since.unwrap_or(Timestamp::UNIX_EPOCH))
+        .await?;
+    let name = PROPERTIES.iter().find(|(_, property)| *property == by);
+    let (name, _) = name.expect("every property has a name");
+    Ok(Json(totals_of(name, "dispatchCount", sums)))
+}
