@@ -30,6 +30,7 @@ import type {
   AdapterList,
   Approval,
   BridgeEvent,
+  CostList,
   Delivery,
   Destination,
   Dispatch,
@@ -63,6 +64,7 @@ export interface AwaitOptions extends KeyedOptions {
 }
 
 export type SignalProperty = "user" | "project" | "adapter" | "model";
+export type CostProperty = "day" | "adapter" | "agent" | "model";
 
 /** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}, or the reason of its `signal`. */
 export class Bridge {
@@ -196,6 +198,18 @@ export class Bridge {
   /** Returns the last hour of the bridge, or the time since its start, in steps of 10 s. */
   throughput(options: CallOptions = {}): Promise<Throughput> {
     return this.#json("/api/v2/throughput", call(options));
+  }
+
+  /**
+   * Adds up what dispatches used by day, adapter, agent or model, of those that ended since a time (RFC 3339, or an age
+   * such as `7d`), the most expensive first.
+   */
+  cost<By extends CostProperty>(
+    by: By,
+    since?: string,
+    options: CallOptions = {},
+  ): Promise<CostList & { totals: Record<By, string | null>[] }> {
+    return this.#json(`/api/v2/cost${query({ by, since })}`, call(options));
   }
 
   adapters(options: CallOptions = {}): Promise<AdapterList> {

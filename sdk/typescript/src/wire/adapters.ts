@@ -149,6 +149,42 @@ export interface Throughput {
   pending: number[];
 }
 
+/**
+ * What a dispatch that has ended used over all its attempts. In lists only, where something is known of it; a
+ * single record has it in `result`.
+ */
+export interface DispatchUsage {
+  /** As the runtime named it, otherwise as it was asked for. */
+  model: string | null;
+  inputTokens: number | null;
+  outputTokens: number | null;
+  costUsd: number | null;
+}
+
+export interface CostTotals {
+  /** Day of the end in UTC. Present, as each of the next three, if the totals are by it. */
+  day?: string | null;
+  adapter?: string | null;
+  agent?: string | null;
+  /** As the runtime named it, otherwise as it was asked for; `null` if neither is known. */
+  model?: string | null;
+  errorCount: number;
+  dispatchCount: number;
+  totalTokensIn: number;
+  totalTokensOut: number;
+  /** Dollars; without the dispatches of `unpricedCount`. */
+  totalCostUsd: number;
+  /** Dispatches with tokens whose cost is unknown. */
+  unpricedCount: number;
+}
+
+/** What dispatches used, the most expensive first. */
+export interface CostList {
+  totals: CostTotals[];
+  /** Dispatches that ended until then are left out, because there are more than a million, or 10,000 values. */
+  leftOutUntil: string | null;
+}
+
 /** Health and load of an adapter. */
 export interface AdapterHealth {
   status: HealthStatus;

@@ -17,6 +17,7 @@ from ..wire import (
     Adapter,
     AdapterList,
     BridgeEvent,
+    CostList,
     Delivery,
     DeliveryStatus,
     Destination,
@@ -240,6 +241,16 @@ class AsyncBridge(AsyncServices):
     async def throughput(self, *, timeout: float | None = None) -> Throughput:
         """Returns the last hour of the bridge, or the time since its start, in steps of 10 s."""
         return await self._http.json("GET", "/api/v2/throughput", timeout=timeout)
+
+    async def cost(
+        self,
+        by: Literal["day", "adapter", "agent", "model"],
+        since: str | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> CostList:
+        """Adds up what dispatches used by day, adapter, agent or model, since a time, the most expensive first."""
+        return await self._http.json("GET", "/api/v2/cost", query={"by": by, "since": since}, timeout=timeout)
 
     async def adapters(self, *, timeout: float | None = None) -> AdapterList:
         """Returns the adapters, in the order of the configuration, and the default one."""

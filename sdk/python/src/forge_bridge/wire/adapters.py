@@ -8,8 +8,9 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 __all__ = [
     "HealthStatus", "HealthReport", "Quarantine", "Profile", "AgentListing", "ReplacedGeneration", "Adapter",
-    "AdapterList", "NodeAdapter", "Node", "NodeList", "Throughput", "AdapterHealth", "HealthStore",
-    "HealthDeliveries", "HealthChildren", "HealthServices", "HealthSignals", "Health"
+    "AdapterList", "NodeAdapter", "Node", "NodeList", "Throughput", "DispatchUsage", "CostTotals", "CostList",
+    "AdapterHealth", "HealthStore", "HealthDeliveries", "HealthChildren", "HealthServices", "HealthSignals",
+    "Health"
 ]
 
 HealthStatus: TypeAlias = Literal["healthy", "degraded", "offline"]
@@ -131,6 +132,40 @@ class NodeList(TypedDict):
 
 Throughput = TypedDict("Throughput", {"stepSeconds": int, "from": str, "accepted": list[int], "ok": list[int], "error": list[int], "delivered": list[int], "failedAttempts": list[int], "waiting": list[int], "running": list[int], "pending": list[int]})
 """Throughput of a bridge by step; all columns have the same length."""
+
+class DispatchUsage(TypedDict):
+    """What a dispatch that has ended used over all its attempts. In lists only, where something is known of it; a
+    single record has it in `result`.
+    """
+
+    model: str | None
+    """As the runtime named it, otherwise as it was asked for."""
+    inputTokens: int | None
+    outputTokens: int | None
+    costUsd: float | None
+
+class CostTotals(TypedDict):
+    day: NotRequired[str | None]
+    """Day of the end in UTC. Present, as each of the next three, if the totals are by it."""
+    adapter: NotRequired[str | None]
+    agent: NotRequired[str | None]
+    model: NotRequired[str | None]
+    """As the runtime named it, otherwise as it was asked for; `null` if neither is known."""
+    errorCount: int
+    dispatchCount: int
+    totalTokensIn: int
+    totalTokensOut: int
+    totalCostUsd: float
+    """Dollars; without the dispatches of `unpricedCount`."""
+    unpricedCount: int
+    """Dispatches with tokens whose cost is unknown."""
+
+class CostList(TypedDict):
+    """What dispatches used, the most expensive first."""
+
+    totals: list[CostTotals]
+    leftOutUntil: str | None
+    """Dispatches that ended until then are left out, because there are more than a million, or 10,000 values."""
 
 class AdapterHealth(TypedDict):
     """Health and load of an adapter."""

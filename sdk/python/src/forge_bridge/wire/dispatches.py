@@ -6,6 +6,7 @@ from typing import Literal
 
 from typing_extensions import NotRequired, TypeAlias, TypedDict
 
+from .adapters import DispatchUsage
 from .deliveries import DeliveryStatus
 from .results import Result
 
@@ -130,6 +131,7 @@ class Dispatch(TypedDict):
     """Earlier dispatch that this one repeats, by the caller's `retryOf` or as the failed one of the same task."""
     callbackUrl: str | None
     callbackStatus: NotRequired[DeliveryStatus]
+    usage: NotRequired[DispatchUsage]
     routing: list[RoutingStep]
     """Routing decision, with the reason for each adapter."""
     result: NotRequired[Result]
