@@ -427,6 +427,18 @@ await step("signals without rules say so", async () => {
   await page.goto(url);
 });
 
+await step("cost adds up what dispatches used, by day, adapter, model and agent", async () => {
+  await open("Cost");
+  for (const by of ["day", "adapter", "model", "agent"]) await page.getByRole("table", { name: `Cost by ${by}` }).getByRole("row").nth(1).waitFor();
+  const today = page.getByRole("table", { name: "Cost by day" }).getByRole("row").nth(1);
+  assert.match(await today.innerText(), new RegExp(`${new Date().toISOString().slice(0, 10)}.*\\$`, "s"));
+  await main.getByLabel("Ended within").selectOption("7 days");
+  await page.waitForURL(/cost\?since=7d/);
+  await page.getByRole("table", { name: "Cost by adapter" }).getByRole("link", { name: "echo", exact: true }).click();
+  await page.waitForURL(/dispatches\?provider=echo/);
+  await main.getByRole("table").getByRole("row").nth(1).waitFor();
+});
+
 await step("an adapter shows its capabilities", async () => {
   await open("Adapters");
   const card = page.getByRole("region", { name: "echo" });
@@ -509,7 +521,7 @@ await step("the keyboard reaches the page", async () => {
 });
 
 await step("keys go to pages, to the search and to the list of keys", async () => {
-  for (const [key, name] of [["d", "Dispatches"], ["u", "Runs"], ["a", "Adapters"], ["r", "Agents"], ["s", "Services"], ["i", "Signals"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
+  for (const [key, name] of [["d", "Dispatches"], ["u", "Runs"], ["a", "Adapters"], ["r", "Agents"], ["s", "Services"], ["i", "Signals"], ["c", "Cost"], ["l", "Deliveries"], ["e", "Events"], ["n", "Now"], ["d", "Dispatches"]]) {
     await page.keyboard.press("g");
     await page.keyboard.press(key);
     await main.getByRole("heading", { level: 1, name }).waitFor();
@@ -555,7 +567,7 @@ function narrow() {
 
 await step("nothing is cut on a narrow screen", async () => {
   await page.setViewportSize({ width: 360, height: 740 });
-  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, `run/${task}-run`, "runs", "adapters", "agents", "signals", "deliveries", "events", "nodes", "try"]) {
+  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, `run/${task}-run`, "runs", "adapters", "agents", "signals", "cost", "deliveries", "events", "nodes", "try"]) {
     await page.goto(`${url}/#/${place}`);
     await main.getByRole("heading", { level: 1 }).waitFor();
     await page.locator(".skeleton").first().waitFor({ state: "detached" });
@@ -566,7 +578,7 @@ await step("nothing is cut on a narrow screen", async () => {
 });
 
 await step("each page is small", async () => {
-  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, `run/${task}-run`, "adapters", "signals", "deliveries", "events", "nodes", "try"]) {
+  for (const place of ["now", "dispatches", `dispatch/${task}-tools`, `run/${task}-run`, "adapters", "signals", "cost", "deliveries", "events", "nodes", "try"]) {
     const context = await browser.newContext({ storageState: undefined });
     const cold = await context.newPage();
     await cold.addInitScript(([token]) => sessionStorage.setItem("forge-bridge.token", token), [token]);
@@ -586,7 +598,7 @@ await step("each page is small", async () => {
 for (const scheme of ["light", "dark"]) {
   await step(`pages are accessible, ${scheme}`, async () => {
     await page.emulateMedia({ colorScheme: scheme });
-    const places = ["docs", "now", "dispatches", `run/${task}-run`, "nodes", `dispatch/${task}-tools`, `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "signals", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
+    const places = ["docs", "now", "dispatches", `run/${task}-run`, "nodes", `dispatch/${task}-tools`, `dispatch/${task}-text`, `dispatch/${task}-dead`, "adapters", "signals", "cost", "deliveries?status=dead", "deliveries?status=delivered", "events", "try"];
     for (const place of places) {
       await page.goto(place === "docs" ? `${url}/docs` : `${url}/#/${place}`);
       await main.getByRole("heading", { level: 1 }).waitFor();

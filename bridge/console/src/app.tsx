@@ -7,6 +7,7 @@ import { useLoad } from "./load";
 import { RUNTIME_PAGES } from "./manage";
 import { Adapters } from "./pages/adapters";
 import { Agents } from "./pages/agents";
+import { Cost } from "./pages/cost";
 import { Deliveries } from "./pages/deliveries";
 import { DispatchPage } from "./pages/dispatch";
 import { Dispatches } from "./pages/dispatches";
@@ -36,6 +37,7 @@ const PAGES = [
   ["agents", "Agents"],
   ["services", "Services"],
   ["signals", "Signals"],
+  ["cost", "Cost"],
   ["deliveries", "Deliveries"],
   ["events", "Events"],
   ["try", "Try it"],
@@ -143,6 +145,8 @@ function Page({ route }: { route: Route }) {
       return <Services />;
     case "signals":
       return <Signals />;
+    case "cost":
+      return <Cost route={route} />;
     case "deliveries":
       return <Deliveries route={route} />;
     case "nodes":

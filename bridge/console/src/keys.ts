@@ -2,7 +2,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { link } from "./router";
 
 /** Pages by key: `g` followed by the key opens the page. */
-export const PAGES: Record<string, string> = { n: "now", d: "dispatches", u: "runs", a: "adapters", r: "agents", s: "services", i: "signals", l: "deliveries", e: "events", t: "try" };
+export const PAGES: Record<string, string> = { n: "now", d: "dispatches", u: "runs", a: "adapters", r: "agents", s: "services", i: "signals", c: "cost", l: "deliveries", e: "events", t: "try" };
 const KEPT = "forge-bridge.keys";
 /** Maximum time between `g` and the letter. */
 const PATIENCE_MS = 1500;

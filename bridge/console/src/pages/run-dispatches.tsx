@@ -8,28 +8,13 @@ import { DispatchTable } from "../parts/tables";
 import { Waterfall } from "../parts/waterfall";
 import { link } from "../router";
 import { bridge } from "../session";
-import { type Span, sum } from "../spans";
+import type { Span } from "../spans";
 
 /** Dispatches of a run that are shown, the newest ones. */
 const MOST = 100;
-/** Results that are read at once. */
-const AT_ONCE = 10;
-
-/** Finished dispatches, with their results, which lists leave out. They do not change any more. */
-const finished = new Map<string, Dispatch>();
-
-async function whole(dispatch: Dispatch): Promise<Dispatch> {
-  if (dispatch.status !== "finished") return dispatch;
-  const known = finished.get(dispatch.dispatchId) ?? (await bridge.show(dispatch.dispatchId));
-  finished.set(dispatch.dispatchId, known);
-  return known;
-}
-
 async function load(runId: string): Promise<{ items: Dispatch[]; more: boolean }> {
   const page = await firstFull((cursor) => bridge.dispatches({ runId, limit: MOST, ...(cursor && { cursor }) }), undefined);
-  const items: Dispatch[] = [];
-  for (let at = 0; at < page.items.length; at += AT_ONCE) items.push(...(await Promise.all(page.items.slice(at, at + AT_ONCE).map(whole))));
-  return { items, more: page.nextCursor !== null };
+  return { items: page.items, more: page.nextCursor !== null };
 }
 
 /**
@@ -69,14 +54,14 @@ function Sums({ items }: { items: Dispatch[] }) {
   const now = useNow(isOpen);
   const first = Math.min(...items.map((dispatch) => Date.parse(dispatch.acceptedAt)));
   const last = isOpen ? now : Math.max(...items.map((dispatch) => Date.parse(dispatch.finishedAt ?? dispatch.acceptedAt)));
-  const priced = items.filter((dispatch) => typeof dispatch.result?.costUsd === "number");
-  const cost = priced.reduce((all, dispatch) => all + (dispatch.result?.costUsd ?? 0), 0);
+  const priced = items.filter((dispatch) => typeof dispatch.usage?.costUsd === "number");
+  const cost = priced.reduce((all, dispatch) => all + (dispatch.usage?.costUsd ?? 0), 0);
   const failed = items.filter((dispatch) => dispatch.outcome === "error").length;
   const facts: [string, string][] = [
     ["dispatches", number(items.length)],
     ["failed", number(failed)],
     ["took", duration(last - first)],
-    ["tokens", number(items.reduce((all, dispatch) => all + sum(dispatch.result?.usage), 0))],
+    ["tokens", number(items.reduce((all, dispatch) => all + tokens(dispatch), 0))],
     [priced.length === items.length || priced.length === 0 ? "cost" : `cost of ${number(priced.length)} that report it`, dollars(priced.length ? cost : null)],
   ];
   return (
@@ -86,9 +71,13 @@ function Sums({ items }: { items: Dispatch[] }) {
   );
 }
 
+function tokens({ usage }: Dispatch): number {
+  return (usage?.inputTokens ?? 0) + (usage?.outputTokens ?? 0);
+}
+
 /** Wait and execution of one dispatch. */
 function bars(dispatch: Dispatch): Span[] {
-  const { dispatchId: key, taskId, runId, acceptedAt, startedAt, finishedAt, result, provider } = dispatch;
+  const { dispatchId: key, taskId, runId, acceptedAt, startedAt, finishedAt, usage, provider } = dispatch;
   // Tasks of a run on a repository begin with its id.
   const name = taskId.startsWith(`${runId}/`) ? taskId.slice(`${runId}/`.length) : taskId;
   const href = link("dispatch", key);
@@ -103,8 +92,8 @@ function bars(dispatch: Dispatch): Span[] {
     depth: 0,
     from,
     to,
-    tokens: sum(result?.usage) || undefined,
-    costUsd: result?.costUsd,
+    tokens: tokens(dispatch) || undefined,
+    costUsd: usage?.costUsd,
     note: dispatch.errorCode ?? provider,
     bad: dispatch.outcome === "error",
   };
