@@ -97,7 +97,7 @@ enum Outcome {
     Error,
 }
 
-/// What a dispatch used, as far as it is known.
+/// Usage of a dispatch, as far as it is known.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct UsageLine {

@@ -123,7 +123,7 @@ pub struct Account {
 const MOST_SPENT: u64 = 1_000_000_000_000;
 
 impl Account {
-    /// What is kept of the usage, if anything is known of it.
+    /// Usage as it is kept, if anything is known of it.
     pub(super) fn spending(&self, asked_model: Option<&str>) -> Option<Spending> {
         let Usage {
             input_tokens,

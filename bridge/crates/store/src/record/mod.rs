@@ -357,7 +357,7 @@ pub struct DispatchRecord {
     pub callback: Option<Callback>,
     /// State of its delivery, once there is one. In lists only.
     pub delivery: Option<DeliveryState>,
-    /// What it used, if it has ended and something is known of that. In lists only.
+    /// Its usage, if it has ended and something is known of that. In lists only.
     pub spending: Option<Spending>,
     /// Schema `Result` of `openapi.json` with `events`, once finished. Omitted in lists.
     pub result: Option<Box<RawValue>>,
