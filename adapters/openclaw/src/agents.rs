@@ -89,13 +89,17 @@ async fn write(gateway: &Gateway, agent_id: &str, name: &str, content: &str) -> 
     written.map(drop).ok_or_else(|| absent(agent_id))
 }
 
-/// Sets the members that the agent has; an empty name is the id again. The agent must exist.
+/// Sets the members that the agent has; an empty name is the id again. The gateway keeps a name's words with one space
+/// between them. The agent must exist.
 async fn set(gateway: &Gateway, agent: &Agent) -> Result<()> {
     let id = &agent.agent_id;
     let mut params = json!({ "agentId": id });
     if let Some(name) = &agent.name {
-        let name = if name.is_empty() { id } else { name };
-        params["name"] = name.as_str().into();
+        let name: Vec<&str> = name.split_whitespace().collect();
+        params["name"] = match name.as_slice() {
+            [] => id.as_str().into(),
+            words => words.join(" ").into(),
+        };
     }
     if let Some(model) = &agent.model {
         params["model"] = model.as_str().into();
@@ -103,6 +107,16 @@ async fn set(gateway: &Gateway, agent: &Agent) -> Result<()> {
     if agent.name.is_some() || agent.model.is_some() {
         let changed = existing(gateway.call("agents.update", &params).await)?;
         changed.ok_or_else(|| absent(id))?;
+        // The list has names of models for their aliases.
+        let model = agent.model.as_deref().filter(|model| model.contains('/'));
+        let name = params["name"].as_str();
+        listed_as(gateway, id, |found| {
+            found.is_some_and(|found| {
+                name.is_none_or(|name| found.name.as_deref() == Some(name))
+                    && model.is_none_or(|model| found.model.as_deref() == Some(model))
+            })
+        })
+        .await?;
     }
     if let Some(instructions) = &agent.system_prompt {
         write(gateway, id, INSTRUCTIONS, instructions).await?;
@@ -121,14 +135,26 @@ fn refuse_unusable(agent: &Agent) -> Result<()> {
     }
 }
 
-/// Waits until the gateway lists an agent, or does not any more: it answers changes before they are made.
-async fn seen(gateway: &Gateway, agent_id: &str, is_there: bool) -> Result<()> {
+/// Waits until the gateway lists the agent as it is wanted: it answers a change before it is made. False if it never does.
+async fn listed_as(
+    gateway: &Gateway,
+    agent_id: &str,
+    is_wanted: impl Fn(Option<&Agent>) -> bool,
+) -> Result<bool> {
     for _ in 0..LOOKS {
         let agents = listed(gateway).await?;
-        if agents.iter().any(|agent| agent.agent_id == agent_id) == is_there {
-            return Ok(());
+        if is_wanted(agents.iter().find(|agent| agent.agent_id == agent_id)) {
+            return Ok(true);
         }
         sleep(LOOK).await;
+    }
+    Ok(false)
+}
+
+/// Waits until the gateway lists an agent, or does not any more.
+async fn seen(gateway: &Gateway, agent_id: &str, is_there: bool) -> Result<()> {
+    if listed_as(gateway, agent_id, |found| found.is_some() == is_there).await? {
+        return Ok(());
     }
     let text = format!("the gateway did not apply the change of the agent {agent_id:?} in time");
     Err(AdapterError::new("upstream_error", text).retryable())
