@@ -1,6 +1,7 @@
 //! `forge-bridge adapters test` with conforming adapters, a library that ends its process, and files that are not
 //! adapters.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -103,6 +104,26 @@ fn the_examples_keep_every_rule() {
         assert_eq!(with(&report, "failed"), Vec::<&Value>::new());
         assert!(with(&report, "ok").len() >= 13, "{report:#}");
     }
+}
+
+#[test]
+fn a_broken_rule_shows_the_call_and_strict_what_is_untested() {
+    let python = root().join("plugins/examples/python-echo/forge-adapter-python-echo");
+    let (code, report, _) = test(&python, &["--model", "fail", "--set", "api_key=12345678"]);
+    assert_eq!(code, 1, "{report:#}");
+    let failed = with(&report, "failed");
+    let sent = failed[0]["sent"].as_str().unwrap();
+    let line: Value = serde_json::from_str(sent).unwrap();
+    assert_eq!(line["op"], "execute", "{sent}");
+    assert_eq!(line["payload"]["model"], "fail", "{sent}");
+    assert!(!report.to_string().contains("12345678"), "{report:#}");
+
+    let (code, report, _) = test(&python, &["--strict"]);
+    assert_eq!(code, 2, "{report:#}");
+    let needed = with(&report, "unchecked");
+    let needed = needed.iter().filter(|rule| rule["required"] == true);
+    let needed: BTreeSet<_> = needed.map(|rule| rule["needs"].as_str().unwrap()).collect();
+    assert_eq!(needed, BTreeSet::from(["--failing-model", "--slow-model"]));
 }
 
 #[test]

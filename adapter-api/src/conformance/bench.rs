@@ -1,6 +1,7 @@
 //! Instances under test, and calls with a time limit.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -9,11 +10,14 @@ use serde_json::{Value, json};
 
 use super::recorder::{Ending, Recorder};
 use super::spoken::{Entry, Line};
-use super::{Options, Outcome};
+use super::{Input, Options, Outcome};
 use crate::host::Create;
 use crate::manage::Interface;
 use crate::profile::SCHEMA;
-use crate::{AdapterError, ExecutionRequest, ExecutionResult, Profile, Status};
+use crate::{AdapterError, ExecutionRequest, ExecutionResult, Profile, Status, secret};
+
+/// Characters of a call that are shown.
+const SHOWN: usize = 4_000;
 
 /// The adapter under test.
 pub(super) struct Bench {
@@ -22,6 +26,8 @@ pub(super) struct Bench {
     pub(super) interfaces: Vec<Interface>,
     pub(super) entry: Entry,
     pub(super) options: Options,
+    /// The last call that was sent.
+    pub(super) last: Mutex<Option<Vec<u8>>>,
 }
 
 /// An instance of the adapter under test.
@@ -39,6 +45,11 @@ pub(super) fn failed<T>(seen: impl Into<String>) -> Result<T, Outcome> {
 /// Marks the rule as not checked, with the reason.
 pub(super) fn unchecked<T>(why: &str) -> Result<T, Outcome> {
     Err(Outcome::NotChecked(why.to_owned()))
+}
+
+/// The input, without which the rule is not checked.
+pub(super) fn given<T>(input: &Option<T>, name: Input) -> Result<&T, Outcome> {
+    input.as_ref().ok_or(Outcome::NoInput(name))
 }
 
 /// Fails with `seen` unless `holds`.
@@ -92,10 +103,30 @@ impl Bench {
     }
 
     pub(super) fn slow(&self) -> Result<&ExecutionRequest, Outcome> {
-        match &self.options.slow {
-            Some(request) => Ok(request),
-            None => unchecked("Options::slow is not set"),
+        given(&self.options.slow, Input::Slow)
+    }
+
+    fn last(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the last call.
+    pub(super) fn forget(&self) {
+        *self.last() = None;
+    }
+
+    /// The last call as text, without secrets of the configuration.
+    pub(super) fn sent(&self) -> Option<String> {
+        let line = self.last().take()?;
+        let mut text = String::from_utf8_lossy(&line).trim_end().to_owned();
+        for secret in secret::values(&self.options.config) {
+            text = text.replace(secret, "[secret]");
         }
+        if let Some((end, _)) = text.char_indices().nth(SHOWN) {
+            text.truncate(end);
+            text.push('…');
+        }
+        Some(text)
     }
 }
 
@@ -103,6 +134,7 @@ impl Subject<'_> {
     /// Starts a call and returns its number.
     pub(super) fn start(&self, op: &str, payload: Vec<u8>) -> Result<u64, Outcome> {
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        *self.bench.last() = Some(self.line.shown(call, op, &payload));
         match self.line.start(call, op, payload) {
             0 => Ok(call),
             refused => failed(format!("{op}: start returned {refused}")),

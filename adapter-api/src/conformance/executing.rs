@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::Outcome;
-use super::bench::{Bench, bytes, ensure, failed, unchecked, unique};
+use super::bench::{Bench, bytes, ensure, failed, given, unchecked, unique};
 use super::recorder::{Ending, Sink};
+use super::{Input, Outcome};
 use crate::{ExecutionRequest, Status, secret};
 
 pub(super) fn ends_well(bench: &Bench) -> Result<(), Outcome> {
@@ -74,9 +74,7 @@ pub(super) fn counts_tokens(bench: &Bench) -> Result<(), Outcome> {
 }
 
 pub(super) fn says_what_failed(bench: &Bench) -> Result<(), Outcome> {
-    let Some(request) = &bench.options.failing else {
-        return unchecked("Options::failing is not set");
-    };
+    let request = given(&bench.options.failing, Input::Failing)?;
     let subject = bench.ready()?;
     let result = subject.result(subject.execute(request)?)?;
     ensure(result.status == Status::Error, || "it succeeded".to_owned())?;
@@ -90,9 +88,7 @@ pub(super) fn says_what_failed(bench: &Bench) -> Result<(), Outcome> {
 pub(super) fn keeps_secrets(bench: &Bench) -> Result<(), Outcome> {
     let secrets = secret::values(&bench.options.config);
     if secrets.is_empty() {
-        return unchecked(
-            "no secret in Options::config: a value of 8 bytes or more under a name such as api_key",
-        );
+        return Err(Outcome::NoInput(Input::Secret));
     }
     let subject = bench.ready()?;
     let health: Value = subject.ask("health", &json!({}))?;
@@ -118,9 +114,7 @@ pub(super) fn keeps_secrets(bench: &Bench) -> Result<(), Outcome> {
 }
 
 pub(super) fn hints_at_retry(bench: &Bench) -> Result<(), Outcome> {
-    let Some(request) = &bench.options.transient else {
-        return unchecked("Options::transient is not set");
-    };
+    let request = given(&bench.options.transient, Input::Transient)?;
     let subject = bench.ready()?;
     let result = subject.result(subject.execute(request)?)?;
     ensure(result.status == Status::Error, || "it succeeded".to_owned())?;
@@ -136,9 +130,7 @@ pub(super) fn hints_at_retry(bench: &Bench) -> Result<(), Outcome> {
 }
 
 pub(super) fn retracts(bench: &Bench) -> Result<(), Outcome> {
-    let Some(request) = &bench.options.retracting else {
-        return unchecked("Options::retracting is not set");
-    };
+    let request = given(&bench.options.retracting, Input::Retracting)?;
     let subject = bench.ready()?;
     let call = subject.execute(request)?;
     let result = subject.success(call)?;

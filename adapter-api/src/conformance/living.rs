@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::Outcome;
-use super::bench::{Bench, Subject, bytes, ensure, failed, unchecked, unique};
+use super::bench::{Bench, Subject, bytes, ensure, failed, given, unchecked, unique};
 use super::recorder::Ending;
+use super::{Input, Outcome};
 use crate::{
     CancelAnswer, ExecutionRequest, ExecutionResult, Health, HealthStatus, Profile, SteerAnswer,
     SteerRequest,
@@ -95,10 +95,7 @@ pub(super) fn steer_active(bench: &Bench) -> Result<(), Outcome> {
     if steer(&subject, &unique(&bench.options.request))?.is_none() {
         return unchecked("steer is not supported");
     }
-    let Some(request) = &bench.options.steerable else {
-        return unchecked("Options::steerable is not set");
-    };
-    let request = unique(request);
+    let request = unique(given(&bench.options.steerable, Input::Steerable)?);
     let call = subject.start("execute", bytes(&request))?;
     // It takes messages once it is far enough.
     let deadline = Instant::now() + subject.patience();
@@ -144,9 +141,7 @@ pub(super) fn bad_config(bench: &Bench) -> Result<(), Outcome> {
     let subject = bench.created()?;
     // Every configuration is a JSON object, so this one is invalid for every adapter.
     not_a_panic(&subject, &json!("not an object"))?;
-    let Some(config) = &bench.options.bad_config else {
-        return unchecked("Options::bad_config is not set");
-    };
+    let config = given(&bench.options.bad_config, Input::BadConfig)?;
     not_a_panic(&subject, config)?;
     // `initialize` must be repeatable in the same process once the configuration is fixed.
     subject.ask::<_, Value>("initialize", &bench.options.config)?;

@@ -23,6 +23,7 @@ pub(crate) mod recorder;
 mod spoken;
 
 use std::fmt;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -88,6 +89,52 @@ impl Default for Options {
     }
 }
 
+/// Input that a rule needs and [`Options`] do not have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// [`Options::slow`]
+    Slow,
+    /// [`Options::failing`]
+    Failing,
+    /// [`Options::transient`]
+    Transient,
+    /// [`Options::retracting`]
+    Retracting,
+    /// [`Options::attaching`]
+    Attaching,
+    /// [`Options::steerable`]
+    Steerable,
+    /// [`Options::bad_config`]
+    BadConfig,
+    /// In [`Options::config`], a value of 8 bytes or more under a name such as `api_key`.
+    Secret,
+}
+
+impl Input {
+    /// True if every adapter for which the rule is checked can be given the input. Others may never fail for a while,
+    /// withdraw no text, or have no settings.
+    pub fn is_required(self) -> bool {
+        matches!(
+            self,
+            Self::Slow | Self::Failing | Self::Attaching | Self::Steerable
+        )
+    }
+
+    /// The member of [`Options`].
+    pub fn option(self) -> &'static str {
+        match self {
+            Self::Slow => "slow",
+            Self::Failing => "failing",
+            Self::Transient => "transient",
+            Self::Retracting => "retracting",
+            Self::Attaching => "attaching",
+            Self::Steerable => "steerable",
+            Self::BadConfig => "bad_config",
+            Self::Secret => "config with a secret",
+        }
+    }
+}
+
 /// Runs every check. Blocks; call it outside an async runtime.
 pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
     let bench = Bench {
@@ -96,6 +143,7 @@ pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
         interfaces: A::INTERFACES.to_vec(),
         entry: Entry::Table(c_entry::<A>()),
         options,
+        last: Mutex::default(),
     };
     run(bench, &mut |_| {})
 }
@@ -137,6 +185,7 @@ fn check_entry(
         interfaces: Interface::ALL.into_iter().filter(declared).collect(),
         entry,
         options,
+        last: Mutex::default(),
     };
     run(bench, watch)
 }
@@ -160,14 +209,20 @@ fn run(bench: Bench, watch: &mut dyn FnMut(Step<'_>)) -> Report {
         .iter()
         .map(|&(area, rule, check)| {
             watch(Step::Begins { area, rule });
+            bench.forget();
             let outcome = match check(&bench) {
                 Ok(()) => Outcome::Passed,
                 Err(outcome) => outcome,
+            };
+            let sent = match outcome {
+                Outcome::Failed(_) => bench.sent(),
+                Outcome::Passed | Outcome::NotChecked(_) | Outcome::NoInput(_) => None,
             };
             let row = Row {
                 area,
                 rule,
                 outcome,
+                sent,
             };
             watch(Step::Ended(&row));
             row
@@ -334,6 +389,9 @@ pub struct Row {
     pub rule: &'static str,
     /// The outcome.
     pub outcome: Outcome,
+    /// The last call that the adapter was sent before the rule failed, without secrets of the configuration: for a
+    /// program the line on its stdin.
+    pub sent: Option<String>,
 }
 
 /// Outcome of a rule.
@@ -343,8 +401,10 @@ pub enum Outcome {
     Passed,
     /// The rule does not hold; the text says what was seen.
     Failed(String),
-    /// The rule could not be checked; the text says why.
+    /// The rule does not apply or could not be checked; the text says why.
     NotChecked(String),
+    /// The rule was not checked for want of this input.
+    NoInput(Input),
 }
 
 impl Report {
@@ -374,12 +434,20 @@ impl fmt::Display for Report {
             area,
             rule,
             outcome,
+            sent,
         } in &self.rows
         {
             match outcome {
                 Outcome::Passed => writeln!(f, "  ok    {area}: {rule}")?,
                 Outcome::Failed(seen) => writeln!(f, "  FAIL  {area}: {rule}\n        {seen}")?,
                 Outcome::NotChecked(why) => writeln!(f, "  -     {area}: {rule} ({why})")?,
+                Outcome::NoInput(input) => {
+                    let option = input.option();
+                    writeln!(f, "  -     {area}: {rule} (Options has no {option})")?;
+                }
+            }
+            if let Some(sent) = sent {
+                writeln!(f, "        sent: {sent}")?;
             }
         }
         Ok(())

@@ -21,6 +21,9 @@ pub trait Spoken: Send + Sync {
     /// Starts a call.
     fn start(&self, call: u64, op: &str, payload: &[u8]);
 
+    /// The call as it is sent.
+    fn shown(&self, call: u64, op: &str, payload: &[u8]) -> Vec<u8>;
+
     /// Notifies the instance that the call's answer is no longer awaited.
     fn drop_call(&self, call: u64);
 }
@@ -113,6 +116,14 @@ impl Line {
         match self {
             Self::Table(loopback) => loopback.recorder(),
             Self::Peer { heard, .. } => heard.recorder,
+        }
+    }
+
+    /// A call as it is sent; to a library, op and payload.
+    pub(super) fn shown(&self, call: u64, op: &str, payload: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Table(_) => [op.as_bytes(), b" ", payload].concat(),
+            Self::Peer { instance, .. } => instance.shown(call, op, payload),
         }
     }
 

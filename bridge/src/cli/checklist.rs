@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::screen::{Screen, Tone, text};
 use super::{Context, FAILED};
 
-/// Prints the `outcome` of a rule (`ok`, `failed`, `unchecked`), and below it what was `seen`.
+/// Prints the `outcome` of a rule (`ok`, `failed`, `unchecked`), and below it what was `seen`, and the call that was `sent`.
 pub(super) fn row(screen: &Screen, title: &str, row: &Value) -> std::io::Result<()> {
     let mark = match row["outcome"].as_str() {
         Some("ok") => screen.paint(Tone::Good, "ok  "),
@@ -15,22 +15,19 @@ pub(super) fn row(screen: &Screen, title: &str, row: &Value) -> std::io::Result<
         Some(_) | None => screen.paint(Tone::Bad, "FAIL"),
     };
     screen.line(format_args!("  {mark}  {title}"))?;
-    match row["seen"].as_str() {
-        Some(_) => {
-            let seen = format!("        {}", text(row, "/seen"));
-            screen.line(screen.paint(Tone::Quiet, seen))
-        }
-        None => Ok(()),
+    if row["seen"].is_string() {
+        let seen = format!("        {}", text(row, "/seen"));
+        screen.line(screen.paint(Tone::Quiet, seen))?;
     }
+    if row["sent"].is_string() {
+        let sent = format!("        sent: {}", text(row, "/sent"));
+        screen.line(screen.paint(Tone::Quiet, sent))?;
+    }
+    Ok(())
 }
 
-/// Prints the sums, or all rows as JSON; `noun` names the rows. A hint is printed if several rules were not checked.
-pub(super) fn verdict(
-    context: &Context,
-    noun: &str,
-    rows: &[Value],
-    hint: Option<&str>,
-) -> anyhow::Result<ExitCode> {
+/// Prints the sums, or all rows as JSON; `noun` names the rows.
+pub(super) fn verdict(context: &Context, noun: &str, rows: &[Value]) -> anyhow::Result<ExitCode> {
     let screen = context.screen();
     let (good, failed, unchecked) = (
         count(rows, "ok"),
@@ -45,9 +42,6 @@ pub(super) fn verdict(
             "{}, {unchecked} not checked",
             screen.paint(tone, format_args!("{good} {noun} passed, {failed} failed")),
         ))?;
-        if let Some(hint) = hint.filter(|_| unchecked > 1) {
-            screen.line(screen.paint(Tone::Quiet, hint))?;
-        }
     }
     Ok(match failed {
         0 => ExitCode::SUCCESS,

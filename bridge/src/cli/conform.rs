@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use forge_adapter_api::conformance::{Options, Outcome, Step};
+use forge_adapter_api::conformance::{Input, Options, Outcome, Step};
 use forge_adapter_api::{ExecutionRequest, HealthStatus};
 use serde_json::{Map, Value, json};
 
@@ -20,7 +20,8 @@ use crate::app;
 
 /// Maximum time without progress, many times the wait of a rule; then the child is killed.
 const SILENCE: Duration = Duration::from_secs(90);
-const HINT: &str = "Use --slow-model, --failing-model, --transient-model, --retracting-model, --attaching-model, --steerable-model and --bad to check more rules.";
+/// Exit code of `--strict`.
+const NOT_TESTED: u8 = 2;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -56,6 +57,9 @@ pub(super) struct Arguments {
     /// Expect degraded, not healthy, without any setting
     #[arg(long)]
     needs_settings: bool,
+    /// Exit with 2 if cancellation, the time limit, failures or a declared capability was not tested
+    #[arg(long)]
+    strict: bool,
     /// Runs the checks in this process (internal)
     #[arg(long, hide = true)]
     inside: bool,
@@ -117,12 +121,28 @@ fn inside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> 
         let line = match step {
             Step::Begins { area, rule } => json!({ "area": area, "rule": rule }),
             Step::Ended(row) => {
-                let (outcome, seen) = match &row.outcome {
-                    Outcome::Passed => ("ok", None),
-                    Outcome::Failed(seen) => ("failed", Some(seen)),
-                    Outcome::NotChecked(why) => ("unchecked", Some(why)),
+                let mut line = json!({ "area": row.area, "rule": row.rule });
+                line["outcome"] = match &row.outcome {
+                    Outcome::Passed => "ok",
+                    Outcome::Failed(_) => "failed",
+                    Outcome::NotChecked(_) | Outcome::NoInput(_) => "unchecked",
+                }
+                .into();
+                line["seen"] = match &row.outcome {
+                    Outcome::Passed => Value::Null,
+                    Outcome::Failed(seen) | Outcome::NotChecked(seen) => seen.as_str().into(),
+                    Outcome::NoInput(input) => {
+                        format!("not tested without {}", flag(*input)).into()
+                    }
                 };
-                json!({ "area": row.area, "rule": row.rule, "outcome": outcome, "seen": seen })
+                if let Outcome::NoInput(input) = row.outcome {
+                    line["needs"] = flag(input).into();
+                    line["required"] = input.is_required().into();
+                }
+                if let Some(sent) = &row.sent {
+                    line["sent"] = sent.as_str().into();
+                }
+                line
             }
         };
         told = screen.value_line(&line);
@@ -185,7 +205,50 @@ fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode>
         // The child has reported on standard error why the library was not loaded.
         return Ok(ExitCode::from(FAILED));
     }
-    checklist::verdict(context, "rules", &rows, Some(HINT))
+    let verdict = checklist::verdict(context, "rules", &rows)?;
+    if !quiet {
+        for (needs, areas) in untested(&rows) {
+            let line = format!("{}: not tested without {needs}", areas.join(", "));
+            screen.line(screen.paint(Tone::Quiet, line))?;
+        }
+    }
+    let is_incomplete = rows.iter().any(|row| row["required"] == true);
+    Ok(
+        match arguments.strict && is_incomplete && verdict == ExitCode::SUCCESS {
+            true => ExitCode::from(NOT_TESTED),
+            false => verdict,
+        },
+    )
+}
+
+/// Missing arguments, with the areas that were not tested for want of them.
+fn untested(rows: &[Value]) -> Vec<(&str, Vec<&str>)> {
+    let mut untested: Vec<(&str, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let (Some(needs), Some(area)) = (row["needs"].as_str(), row["area"].as_str()) else {
+            continue;
+        };
+        match untested.iter_mut().find(|(known, _)| *known == needs) {
+            Some((_, areas)) if areas.contains(&area) => {}
+            Some((_, areas)) => areas.push(area),
+            None => untested.push((needs, vec![area])),
+        }
+    }
+    untested
+}
+
+/// The argument that gives this input.
+fn flag(input: Input) -> &'static str {
+    match input {
+        Input::Slow => "--slow-model",
+        Input::Failing => "--failing-model",
+        Input::Transient => "--transient-model",
+        Input::Retracting => "--retracting-model",
+        Input::Attaching => "--attaching-model",
+        Input::Steerable => "--steerable-model",
+        Input::BadConfig => "--bad",
+        Input::Secret => "--set of a secret such as api_key",
+    }
 }
 
 /// Starts this command again as a child, with the same arguments and `--inside`.

@@ -64,6 +64,7 @@ impl<'a> Report<'a> {
             Outcome::Passed => ("ok", None),
             Outcome::Failed(seen) => ("failed", Some(seen)),
             Outcome::NotChecked(why) => ("unchecked", Some(why)),
+            Outcome::NoInput(input) => ("unchecked", Some(input.option().to_owned())),
         };
         let Check { id, seed, reason } = check;
         let row =
@@ -100,7 +101,7 @@ impl<'a> Report<'a> {
             let written = std::fs::write(file, xml(&self.rows));
             written.with_context(|| format!("cannot write {}", file.display()))?;
         }
-        checklist::verdict(self.context, "checks", &self.rows, None)
+        checklist::verdict(self.context, "checks", &self.rows)
     }
 }
 

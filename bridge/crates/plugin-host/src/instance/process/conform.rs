@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use forge_adapter_api::conformance::{Heard, Options, Peer, Report, Spoken, Step, check_peer};
 use forge_adapter_api::{AdapterError, Manifest, Result};
 
+use super::lines;
 use super::program::{self, Channel, Program, Start};
 use super::wire::{ChildMessage, MessageReader, Writer};
 use crate::boundary::answer;
@@ -172,6 +173,10 @@ impl Process {
 impl Spoken for Process {
     fn start(&self, call: u64, op: &str, payload: &[u8]) {
         self.write(|writer| writer.start(call, op, payload));
+    }
+
+    fn shown(&self, call: u64, op: &str, payload: &[u8]) -> Vec<u8> {
+        lines::start(call, op, payload)
     }
 
     fn drop_call(&self, call: u64) {
