@@ -80,7 +80,7 @@ impl Language {
         match self {
             Self::Rust => vec![
                 "cargo test && cargo build --release".to_owned(),
-                format!("forge-bridge adapters test target/release/{product}"),
+                format!("forge-bridge adapters test target/release/{product} --slow-model slow"),
             ],
             Self::Python | Self::Node => vec![format!(
                 "forge-bridge adapters test ./{product} --slow-model slow:60000 --failing-model fail"
@@ -105,7 +105,7 @@ pub(super) struct Arguments {
     /// Folder to create; forge-adapter-<NAME> when absent
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
-    /// For Rust: folder adapter-api of the bridge's sources; the registry is used when absent
+    /// For Rust: folder adapter-api of the bridge's sources; that of the archive or checkout with this program when absent, else the registry
     #[arg(long, value_name = "DIR")]
     api_path: Option<PathBuf>,
 }
@@ -118,7 +118,9 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         lang == Language::Rust || arguments.api_path.is_none(),
         "--api-path is for adapters in Rust; leave it out"
     );
-    let api = match &arguments.api_path {
+    let program = std::env::current_exe().ok();
+    let beside = program.as_deref().and_then(beside);
+    let api = match arguments.api_path.as_ref().or(beside.as_ref()) {
         Some(path) => by_path(path)?,
         None => json!(version()).to_string(),
     };
@@ -156,7 +158,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     let rest =
         format!("README.md describes how to serve it, {marked} marks where to call your runtime");
     screen.line(screen.paint(Tone::Quiet, &rest))?;
-    if lang == Language::Rust && arguments.api_path.is_none() {
+    if lang == Language::Rust && arguments.api_path.is_none() && beside.is_none() {
         let note = "if no registry provides forge-adapter-api, pass its sources with --api-path";
         screen.line(screen.paint(Tone::Quiet, note))?;
     }
@@ -180,6 +182,13 @@ fn check(name: &str) -> anyhow::Result<()> {
 /// Version of the packages this bridge was built with.
 fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
+}
+
+/// Folder adapter-api of the archive or checkout that the program is from: beside it, or above its build folder.
+fn beside(program: &Path) -> Option<PathBuf> {
+    let folders = program.ancestors().skip(1).take(3);
+    let mut found = folders.map(|folder| folder.join("adapter-api"));
+    found.find(|folder| by_path(folder).is_ok())
 }
 
 fn by_path(path: &Path) -> anyhow::Result<String> {
@@ -292,6 +301,21 @@ mod tests {
                 let left = ["{{", "_echo", "-echo"].map(|place| filled.contains(place));
                 assert_eq!(left, [false; 3], "{file}");
             }
+        }
+    }
+
+    #[test]
+    fn the_packages_of_an_archive_and_of_a_checkout_are_found() {
+        let home = tempfile::tempdir().unwrap();
+        let program = |folder: &str| home.path().join(folder).join("forge-bridge");
+        let api = home.path().join("adapter-api");
+        fs::create_dir(&api).unwrap();
+        assert_eq!(beside(&program("")), None, "another folder of that name");
+        let manifest = "[package]\nname = \"forge-adapter-api\"\n";
+        fs::write(api.join("Cargo.toml"), manifest).unwrap();
+        for (folder, is_found) in [("", true), ("target/release", true), ("a/b/c", false)] {
+            let found = is_found.then_some(&api);
+            assert_eq!(beside(&program(folder)).as_ref(), found, "{folder}");
         }
     }
 
