@@ -97,6 +97,7 @@ async fn a_list_is_filtered_and_continues() {
         ),
         (&["list", "--provider", "none"], &[]),
         (&["list", "--status", "queued"], &["t-3"]),
+        (&["--status", "queued", "--provider", "echo"], &["t-3"]),
         (&["list", "--status", "running"], &["blocker"]),
         (&["list", "--status", "finished"], &["t-2", "t-1", "t-0"]),
         (&["list", "--status", "error"], &["t-1"]),
@@ -105,6 +106,8 @@ async fn a_list_is_filtered_and_continues() {
     ] {
         assert_eq!(shell.tasks(arguments), expected, "{arguments:?}");
     }
+    let (code, _, err) = shell.run(&["--status", "queued", "list"]);
+    assert!(code == 1 && err.contains("behind `list`"), "{code}: {err}");
     let (_, out, err) = shell.run(&["list", "--limit", "4"]);
     assert!(
         out.contains(" quota "),

@@ -6,25 +6,30 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
 use super::client::{Client, Target};
-use super::paging::Range;
+use super::paging::{self, Range};
 use super::screen::{Screen, Tone, text};
 use super::{Context, FAILED, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    listing: Listing,
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+#[derive(Debug, Default, PartialEq, Args)]
+struct Listing {
+    #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
+    range: Range,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List deliveries, newest first (the default)
-    List {
-        #[command(flatten)]
-        filter: Filter,
-        #[command(flatten)]
-        range: Range,
-    },
+    List(Listing),
     /// Show one delivery with its attempts
     Show { id: String },
     /// List receivers whose circuit breaker is open or half-open, and when they are tried next
@@ -58,7 +63,7 @@ enum DestinationCommand {
     },
 }
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 struct Filter {
     /// Only deliveries in this state
     #[arg(long)]
@@ -71,7 +76,7 @@ struct Filter {
     since: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum State {
     Pending,
     Delivered,
@@ -105,12 +110,12 @@ const ROOT: [&str; 3] = ["api", "v2", "deliveries"];
 const DESTINATIONS: [&str; 4] = ["api", "v2", "deliveries", "destinations"];
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let everything = Command::List {
-        filter: Filter::default(),
-        range: Range::default(),
+    let Some(command) = &arguments.command else {
+        return list(context, &arguments.listing);
     };
-    match arguments.command.as_ref().unwrap_or(&everything) {
-        Command::List { filter, range } => list(context, filter, range),
+    paging::is_behind_list(&arguments.listing)?;
+    match command {
+        Command::List(listing) => list(context, listing),
         Command::Show { id } => show(context, id),
         Command::Destinations { command: None } => destinations(context),
         Command::Destinations {
@@ -126,7 +131,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     }
 }
 
-fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<ExitCode> {
+fn list(context: &Context, Listing { filter, range }: &Listing) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     block_on(async {
         let list = Target {

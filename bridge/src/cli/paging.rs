@@ -2,6 +2,7 @@
 
 use std::io;
 
+use anyhow::ensure;
 use clap::Args;
 use serde_json::Value;
 
@@ -9,8 +10,17 @@ use super::Context;
 use super::client::{Client, Target};
 use super::screen::Screen;
 
+/// Refuses options of a list before another command, which would not act.
+pub(super) fn is_behind_list<Listing: Default + PartialEq>(given: &Listing) -> anyhow::Result<()> {
+    ensure!(
+        *given == Listing::default(),
+        "options of the list stand before a command; write them behind `list`, or leave the command out"
+    );
+    Ok(())
+}
+
 /// Part of a list that is shown.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 pub(super) struct Range {
     /// Entries of a page, at most 200; 50 when absent
     #[arg(long, value_name = "NUMBER")]

@@ -10,25 +10,30 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::Value;
 
 use super::client::Target;
-use super::paging::Range;
+use super::paging::{self, Range};
 use super::screen::text;
 use super::{Context, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    listing: Listing,
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+#[derive(Debug, Default, PartialEq, Args)]
+struct Listing {
+    #[command(flatten)]
+    filter: Filter,
+    #[command(flatten)]
+    range: Range,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List dispatches, newest first (the default)
-    List {
-        #[command(flatten)]
-        filter: Filter,
-        #[command(flatten)]
-        range: Range,
-    },
+    List(Listing),
     /// Show a dispatch: its request, routing, attempts, events, result and deliveries
     Show {
         /// Dispatch id (dsp_…), or a task id for the newest dispatch of that task
@@ -42,7 +47,7 @@ enum Command {
     Retry(again::Arguments),
 }
 
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Default, PartialEq, Args)]
 struct Filter {
     /// Only dispatches in this state, or with this outcome
     #[arg(long)]
@@ -106,19 +111,19 @@ fn path<'a>(id: &'a str, rest: &[&'a str]) -> Vec<&'a str> {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let everything = Command::List {
-        filter: Filter::default(),
-        range: Range::default(),
+    let Some(command) = &arguments.command else {
+        return list(context, &arguments.listing);
     };
-    match arguments.command.as_ref().unwrap_or(&everything) {
-        Command::List { filter, range } => list(context, filter, range),
+    paging::is_behind_list(&arguments.listing)?;
+    match command {
+        Command::List(listing) => list(context, listing),
         Command::Show { id } => page::show(context, id),
         Command::Cancel(arguments) => bulk::run(context, bulk::Action::Cancel, arguments),
         Command::Retry(arguments) => again::run(context, arguments),
     }
 }
 
-fn list(context: &Context, filter: &Filter, range: &Range) -> anyhow::Result<ExitCode> {
+fn list(context: &Context, Listing { filter, range }: &Listing) -> anyhow::Result<ExitCode> {
     let client = context.client()?;
     block_on(async {
         let list = Target {

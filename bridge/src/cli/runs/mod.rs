@@ -12,26 +12,31 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 
 use super::client::{Client, Target};
-use super::paging::Range;
+use super::paging::{self, Range};
 use super::screen::{Screen, text};
 use super::{Context, FAILED, Unusable, block_on};
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    #[command(flatten)]
+    listing: Listing,
     #[command(subcommand)]
     command: Option<Command>,
+}
+
+#[derive(Debug, Default, PartialEq, Args)]
+struct Listing {
+    /// Only runs in this state
+    #[arg(long)]
+    status: Option<Status>,
+    #[command(flatten)]
+    range: Range,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// List runs, newest first (the default)
-    List {
-        /// Only runs in this state
-        #[arg(long)]
-        status: Option<Status>,
-        #[command(flatten)]
-        range: Range,
-    },
+    List(Listing),
     /// Start a run on a repository; prints its id
     Start(Start),
     /// Send a message to the Captain
@@ -94,7 +99,7 @@ struct Start {
     message: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum Status {
     Planning,
@@ -107,20 +112,19 @@ enum Status {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let list = Command::List {
-        status: None,
-        range: Range::default(),
-    };
     let runs = Runs {
         client: context.client()?,
         screen: context.screen(),
         json: context.global.json,
     };
-    let command = arguments.command.as_ref().unwrap_or(&list);
     let none = json!({});
     block_on(async {
+        let Some(command) = &arguments.command else {
+            return list_runs(context, &runs, &arguments.listing).await;
+        };
+        paging::is_behind_list(&arguments.listing)?;
         match command {
-            Command::List { status, range } => list_runs(context, &runs, *status, range).await,
+            Command::List(listing) => list_runs(context, &runs, listing).await,
             Command::Start(start) => runs.start(start).await,
             Command::Say { run, text } => runs.say(run, text).await,
             Command::Show { run } => page::show(&runs, run).await,
@@ -266,8 +270,7 @@ fn exit(is_success: bool) -> ExitCode {
 async fn list_runs(
     context: &Context,
     runs: &Runs,
-    status: Option<Status>,
-    range: &Range,
+    Listing { status, range }: &Listing,
 ) -> anyhow::Result<ExitCode> {
     let status = status.and_then(|status| status.to_possible_value());
     let query = status.as_ref().map(|status| ("status", status.get_name()));
