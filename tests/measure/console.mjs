@@ -5,13 +5,14 @@
 //     node tests/measure/console.mjs target/release/forge-bridge flood --rate 10000
 //
 // `pages` opens each page with an empty cache, and navigates to it from another page: time until its content is
-// painted, CPU time of the page, and duration of its API calls. `flood` generates a number of events per second, counts
-// those that reach the page, and meanwhile presses keys, types and navigates: time until the next frame (the browser's
-// event timing), and until the other page is shown.
+// painted, CPU time of the page, kilobytes transferred with an empty cache (headers included), and duration of its API
+// calls. A run is made for its page; the last line is the medians as JSON. `flood` generates a number of events per
+// second, counts those that reach the page, and meanwhile presses keys, types and navigates: time until the next frame
+// (the browser's event timing), and until the other page is shown.
 // A measurement, not a check: figures depend on the machine. Needs the echo adapter beside the program, and Chromium.
 
 import { execFileSync, spawn } from "node:child_process";
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
 import { Agent, request } from "node:http";
 import { createRequire } from "node:module";
 import { tmpdir } from "node:os";
@@ -40,12 +41,19 @@ const PAGES = {
   dispatches: ["#/dispatches", "main table tbody tr"],
   failed: ["#/dispatches?status=error", "main .empty, main table tbody tr, main .pager .dim"],
   dispatch: [undefined, "main ol.timeline li"],
+  runs: ["#/runs", "main table[aria-label=Runs] tbody tr"],
+  run: [undefined, "main section[aria-labelledby=plan]"],
   adapters: ["#/adapters", "main section.card"],
+  agents: ["#/agents", "main .empty, main table tbody tr"],
   services: ["#/services", "main section.card, main .empty"],
   deliveries: ["#/deliveries", "main table tbody tr"],
   dead: ["#/deliveries?status=dead", "main .empty, main table tbody tr, main .pager .dim"],
+  signals: ["#/signals", "main section[aria-labelledby=interventions]"],
+  cost: ["#/cost", "main table[aria-label='Cost by agent'] tbody tr"],
+  nodes: ["#/nodes", "main table[aria-label=Nodes] tbody tr"],
   events: ["#/events", "main ol.tail li, main .empty"],
   try: ["#/try", "main form option:nth-child(2)"],
+  "not-found": ["#/nothing-here", "main[aria-label='Not found'] h1"],
   docs: ["docs", "main .reference section"],
 };
 
@@ -61,6 +69,10 @@ async function start(home) {
       BRIDGE_PLUGIN_PATH: path.dirname(path.resolve(program)),
       BRIDGE_ADAPTERS: "echo",
       BRIDGE_DRAIN_GRACE: "1s",
+      BRIDGE_RUNS_PROVIDER: "echo",
+      BRIDGE_RUNS_MODEL: "run",
+      BRIDGE_RUNS_LOCAL_ROOTS: home,
+      PATH: process.env.PATH,
     },
   });
   let said = "";
@@ -104,15 +116,39 @@ async function busy(session) {
   return { task: of("TaskDuration"), script: of("ScriptDuration"), heap: of("JSHeapUsedSize") / 1000 / 2 ** 20 };
 }
 
+/** Plans a run of 20 tasks on a repository in the folder, and returns its id once it has ended. */
+async function run(url) {
+  const repository = path.join(home, "repository");
+  const git = (...args) => execFileSync("git", ["-C", repository, "-c", "user.name=console", "-c", "user.email=console@example.org", ...args]);
+  if (!existsSync(repository)) {
+    execFileSync("git", ["init", "--quiet", "--initial-branch=main", repository]);
+    git("commit", "--quiet", "--allow-empty", "--message=first");
+  }
+  const ask = async (path, body) => (await fetch(`${url}/api/v1/${path}`, body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) })).json();
+  const { runId } = await ask("runs", { repoUrl: `file://${repository}`, message: "A shop" });
+  const tasks = Array.from({ length: 20 }, (_, id) => ({ id: `t${id}`, title: `Task ${id}`, type: 2, dependencies: id < 4 ? [] : [`t${id - 4}`], instructions: `write ${id}.txt text` }));
+  for (let said; !said;) {
+    const answer = await fetch(`${url}/api/v1/captain/message`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ runId, message: JSON.stringify({ specs: { style: "Short." }, tasks }) }) });
+    said = answer.ok;
+  }
+  for (;;) {
+    const { status } = await ask(`runs/${runId}`);
+    if (status === "completed") return runId;
+    if (status === "failed") throw new Error("the run failed");
+    await new Promise((done) => setTimeout(done, 100));
+  }
+}
+
 async function pages(url, browser) {
   const { dispatches } = await (await fetch(`${url}/api/v2/dispatches?status=ok&limit=1`)).json();
   PAGES.dispatch[0] = `#/dispatch/${dispatches[0].dispatchId}`;
-  const calls = new Map();
-  console.log("page        opened (median, worst), CPU: all, script   navigated to (median, worst)   ms");
+  PAGES.run[0] = `#/run/${await run(url)}`;
+  const calls = new Map(), medians = {};
+  console.log("page        opened (median, worst), CPU: all, script   navigated to (median, worst)   ms   transferred KB");
   const chosen = given.pages?.split(",") ?? Object.keys(PAGES);
   for (const name of chosen) {
     const [address, selector] = PAGES[name];
-    const opened = [], gone = [], task = [], script = [];
+    const opened = [], gone = [], task = [], script = [], transferred = [];
     for (let run = 0; run < Number(given.runs); run += 1) {
       const context = await browser.newContext({ viewport: { width: 1280, height: 900 } });
       const page = await context.newPage();
@@ -124,10 +160,13 @@ async function pages(url, browser) {
       const used = await busy(session);
       task.push(used.task);
       script.push(used.script);
+      // Charts and samples load after the content.
+      await page.waitForTimeout(300);
+      transferred.push(await page.evaluate(() => ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind)).reduce((sum, one) => sum + one.transferSize, 0) / 1000));
       for (const [path, took] of await page.evaluate(() => performance.getEntriesByType("resource").map((one) => {
         const { pathname, search } = new URL(one.name);
-        return [pathname.replace(/dsp_.*|dlv_.*/, "…") + search.replace(/after=\d+.*/, "after=…"), one.responseEnd ? one.responseStart - one.requestStart : 0];
-      }))) if (path.startsWith("/api/v2/") && took) calls.set(path, [...(calls.get(path) ?? []), took]);
+        return [pathname.replace(/dsp_.*|dlv_.*|run-.*/, "…") + search.replace(/after=\d+.*/, "after=…"), one.responseEnd ? one.responseStart - one.requestStart : 0];
+      }))) if (path.startsWith("/api/v") && took) calls.set(path, [...(calls.get(path) ?? []), took]);
       if (name !== "docs" && name !== "nothing") {
         // Via a page without requests and back, so that no content of this page remains.
         await page.evaluate(() => { location.hash = "#/nowhere"; });
@@ -143,10 +182,12 @@ async function pages(url, browser) {
       }
       await context.close();
     }
-    console.log(`${name.padEnd(11)} ${ms(median(opened))} ${ms(at(opened, 1))}                  ${ms(median(task))} ${ms(median(script))}     ${gone.length ? `${ms(median(gone))} ${ms(at(gone, 1))}` : ""}`);
+    console.log(`${name.padEnd(11)} ${ms(median(opened))} ${ms(at(opened, 1))}                  ${ms(median(task))} ${ms(median(script))}     ${gone.length ? `${ms(median(gone))} ${ms(at(gone, 1))}` : "           "}                 ${ms(median(transferred))}`);
+    medians[name] = { coldMs: median(opened), warmMs: median(gone), kilobytes: median(transferred) };
   }
   console.log("\nAPI calls of the pages: time to response (median, worst)   ms");
   for (const [path, took] of calls) console.log(`${path.padEnd(60)} ${median(took).toFixed(1).padStart(7)} ${at(took, 1).toFixed(1).padStart(7)}  of ${took.length}`);
+  console.log(JSON.stringify(medians, (_, value) => (typeof value === "number" ? Math.round(value) : value)));
 }
 
 /** Posts dispatches with a hundred text events each, at about this number of events per second. */

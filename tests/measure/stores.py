@@ -24,7 +24,8 @@ import tempfile
 import threading
 import time
 
-YEAR = 365 * 24 * 3600 * 10**9
+DAY = 24 * 3600 * 10**9
+YEAR = 365 * DAY
 
 
 class Receiver(http.server.BaseHTTPRequestHandler):
@@ -135,6 +136,8 @@ def copy(store, task, count, **changed):
         "body": {"dispatch": f"dispatch + {further}"},
         "result": {"dispatch": f"dispatch + {further}"},
         "event": {"dispatch": f"dispatch + {further}", "first": f"first + {further}", "last": f"last + {further}"},
+        # Ended one after the other over 30 days, which the cost is added up by.
+        "spending": {"dispatch": f"dispatch + {further}", "at": f"at - ({count} - i) * ({30 * DAY} / {count})"},
     }
     for table, changes in place.items():
         columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
