@@ -70,8 +70,12 @@ export function App() {
   // With the page, not after it is painted: a key that is pressed between could have moved the focus already.
   useLayoutEffect(() => {
     document.title = `${name} · forge-bridge`;
-    if (shown) document.getElementById("page")?.focus();
+    if (shown) document.getElementById("page")?.focus({ preventScroll: true });
     setShown(true);
+    // A new entry of the history begins at the top; one that is returned to is scrolled by the browser.
+    if (docs || history.state) return;
+    history.replaceState(true, "");
+    scrollTo(0, 0);
   }, [route.page, route.id]);
   // On a narrow screen the pages scroll sideways.
   useLayoutEffect(() => document.querySelector("header nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }), [route.page, shown, health.data?.store.node]);

@@ -19,7 +19,7 @@ const LOOKED_AT = 200;
 
 export function Deliveries({ route }: { route: Route }) {
   const ask = (name: string) => route.query.get(name) ?? undefined;
-  const filter = { status: ask("status"), host: ask("host"), cursor: ask("cursor") };
+  const filter = { status: ask("status"), host: ask("host"), since: ask("since"), cursor: ask("cursor") };
   const page = useLoad(() => firstFull((cursor) => bridge.deliveries({ ...filter, limit: 50, cursor } as DeliveryFilter), filter.cursor), Object.values(filter), undefined, "deliveries");
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
@@ -40,7 +40,7 @@ export function Deliveries({ route }: { route: Route }) {
   });
   const put = (name: string) => (text: string) => setQuery(route, { [name]: text, cursor: undefined });
   const counts: Record<string, number | undefined> = { ...health.data?.deliveries };
-  const filtered = filter.status || filter.host;
+  const filtered = filter.status || filter.host || filter.since;
   // Shown together, so that the list does not move under the pointer.
   const ready = page.data && (trouble.data || trouble.error);
   return (
@@ -49,33 +49,39 @@ export function Deliveries({ route }: { route: Route }) {
       <form class="filters" role="search" aria-label="Filters" onSubmit={(event) => event.preventDefault()}>
         <Choice label="State" all="all" value={filter.status} options={STATES.map((state) => [state, `${state}${counts[state] === undefined ? "" : ` (${number(counts[state])})`}`])} commit={put("status")} />
         <label>Host <Field type="search" value={filter.host ?? ""} commit={put("host")} placeholder="hooks.example.org" /></label>
+        <label class="moment">Finished since <Field type="datetime-local" value={local(filter.since)} commit={(text) => put("since")(text && new Date(text).toISOString())} /></label>
         {filtered && <a class="button" href={link("deliveries")}>Show all</a>}
       </form>
       <p role="status" class={said ? "notice good" : "hidden"}>{said}</p>
       <Problem error={problem ?? page.error ?? trouble.error} />
       {trouble.data && <Destinations {...trouble.data} act={act} close={close} dead={counts["dead"] ?? 0} pending={counts["pending"] ?? 0} />}
-      {filter.status === "dead" && counts["dead"] !== 0 && <RetryAll host={filter.host} act={act} />}
+      {filter.status === "dead" && counts["dead"] !== 0 && <RetryAll host={filter.host} since={filter.since} dead={counts["dead"]} act={act} />}
       {!ready && !page.error && <Skeleton lines={12} />}
       {ready && page.data?.items.length ? <DeliveryTable items={page.data.items} retry={(id) => act(() => bridge.retry(id))} /> : null}
       {ready && page.data?.items.length === 0 && !page.data.nextCursor && (
-        <Empty>{filter.status === "dead" && !filter.host ? "No dead letters." : filtered ? "No matches." : "No deliveries yet."}</Empty>
+        <Empty>{filter.status === "dead" && !filter.host && !filter.since ? "No dead letters." : filtered ? "No matches." : "No deliveries yet."}</Empty>
       )}
       <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
     </>
   );
 }
 
-function RetryAll({ host, act }: { host: string | undefined; act: (action: () => Promise<number>) => void }) {
-  const [since, setSince] = useState("");
+/** A time as a field of the browser has it: local, to the minute. */
+function local(iso: string | undefined): string {
+  const ms = Date.parse(iso ?? "");
+  return Number.isNaN(ms) ? "" : new Date(ms - new Date(ms).getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
+}
+
+function RetryAll({ host, since, dead, act }: { host: string | undefined; since: string | undefined; dead: number | undefined; act: (action: () => Promise<number>) => void }) {
+  const count = useLoad(() => bridge.retryAll({ host, since, dryRun: true }), [host, since, dead]);
   const to = host ? ` to ${host}` : "";
-  const again = () => act(() => bridge.retryAll({ ...(host && { host }), ...(since && { since: new Date(since).toISOString() }) }));
   return (
-    <form class="filters" aria-label="Send many again" onSubmit={(event) => event.preventDefault()}>
-      <label>Finished since <input type="datetime-local" value={since} onInput={(event) => setSince(event.currentTarget.value)} /></label>
-      <Ask label={`Send all dead letters again${to}`} title={`Send all dead letters${to} again?`} yes="Send them" act={again}>
-        {since ? `Dead letters whose dispatch finished since ${time(new Date(since).toISOString())}` : "All dead letters of any age"}, each with the same <code>webhook-id</code> as before.
+    <p>
+      <Ask label={`Send all dead letters again${to}`} title={`Send all dead letters${to} again?`} yes="Send them" act={() => act(() => bridge.retryAll({ host, since }))}>
+        {count.loading || count.data === undefined ? "All dead letters" : plural(count.data, "dead letter")}{" "}
+        {since ? `whose dispatch finished since ${time(since)}` : "of any age"}, each with the same <code>webhook-id</code> as before.
       </Ask>
-    </form>
+    </p>
   );
 }
 
@@ -114,8 +120,8 @@ function Destinations({ letters, waiting, breakers, act, close, dead, pending }:
         {groups.map(({ host, pending: due, dead: count, reasons, breaker }) => (
           <tr key={host}>
             <td class="name"><a href={link("deliveries", undefined, { status: count ? "dead" : "pending", host })}>{host}</a></td>
-            <td class="number right">{number(due)}</td>
-            <td class="number right">{number(count)}</td>
+            <td class="number right">{atLeast(due, pending > waiting.length)}</td>
+            <td class="number right">{atLeast(count, dead > letters.length)}</td>
             <td class="free">
               {[...reasons].map(([reason, times]) => `${reason}${times > 1 ? ` (${number(times)})` : ""}`).join(", ")}
               {breaker && <div><Badge state="retrying" label={circuit(breaker)} /> <span class="dim">{breaker.reason}</span></div>}
@@ -135,6 +141,11 @@ function Destinations({ letters, waiting, breakers, act, close, dead, pending }:
       {pending > waiting.length && waiting.length > 0 && <p class="dim">Based on the newest {plural(waiting.length, "pending delivery", "pending deliveries")} of {number(pending)}.</p>}
     </section>
   );
+}
+
+/** A count that is a part of the whole if older ones were not looked at. */
+function atLeast(count: number, hasMore: boolean): string {
+  return count > 0 && hasMore ? `${number(count)} or more` : number(count);
 }
 
 function group(letters: Delivery[], waiting: Delivery[], breakers: Destination[]): Group[] {

@@ -108,6 +108,7 @@ function Waits({ reason }: { reason: WaitReason }) {
       <strong>waits</strong> {reason.message}
       {reason.dispatchId && <> (<a href={link("dispatch", reason.dispatchId)}>{reason.dispatchId}</a>)</>}
       {reason.givenUpAt && <>, until <Time at={reason.givenUpAt} /> at the latest</>}
+      {reason.kind.startsWith("adapter_") && <>. <a href={link("adapters")}>Show the adapters</a></>}
     </p>
   );
 }

@@ -4,7 +4,7 @@ interface Properties {
   value: string;
   /** Called with the trimmed text when the input is complete. */
   commit: (text: string) => void;
-  type?: "search";
+  type?: "search" | "datetime-local";
   list?: string;
   placeholder?: string;
 }

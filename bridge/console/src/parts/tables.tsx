@@ -14,7 +14,7 @@ interface DispatchRows {
 }
 
 export function DispatchTable({ items, label, brief }: DispatchRows) {
-  const now = useNow(items.some((dispatch) => dispatch.status === "running"));
+  const now = useNow(items.some((dispatch) => dispatch.status !== "finished"));
   const more = brief ? "gone" : "";
   return (
     <Table label={label} heads={["Task", "State", "Adapter", ["Agent", more], ["Callback", more], ["Accepted", more], ["Waited", `${more} right`], ["Ran", "right"]]}>
@@ -29,7 +29,7 @@ export function DispatchTable({ items, label, brief }: DispatchRows) {
           <td class={`${more} cut`} title={dispatch.agentId}>{dispatch.agentId}</td>
           <td class={more}>{callback(dispatch)}</td>
           <td class={more}><Time at={dispatch.acceptedAt} /></td>
-          <td class={`${more} number right`}>{duration(millis(dispatch.acceptedAt, dispatch.startedAt))}</td>
+          <td class={`${more} number right`}>{waited(dispatch, now)}</td>
           <td class="number right">{ran(dispatch, now)}</td>
         </tr>
       ))}
@@ -40,6 +40,11 @@ export function DispatchTable({ items, label, brief }: DispatchRows) {
 function callback({ callbackUrl, callbackStatus }: Dispatch) {
   if (callbackStatus) return <Badge state={callbackStatus} />;
   return <span class="dim">{callbackUrl ? "when finished" : "none"}</span>;
+}
+
+function waited({ status, acceptedAt, startedAt }: Dispatch, now: number): string {
+  if (status !== "finished" && !startedAt) return rough(Math.max(0, now - Date.parse(acceptedAt)));
+  return duration(millis(acceptedAt, startedAt));
 }
 
 function ran(dispatch: Dispatch, now: number): string {
@@ -77,7 +82,8 @@ function settled(delivery: Delivery): string {
 /** Next attempt of a delivery, and the circuit breaker that it waits for. */
 export function next({ dueAt, destination }: Delivery): string {
   if (destination) return circuit(destination);
-  return dueAt ? `next try ${time(dueAt)}` : "";
+  if (!dueAt) return "";
+  return Date.parse(dueAt) <= Date.now() ? "due now" : `next try ${time(dueAt)}`;
 }
 
 export function circuit({ state, probeAt }: Destination): string {
