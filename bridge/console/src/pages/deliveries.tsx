@@ -1,4 +1,4 @@
-import type { Delivery, DeliveryFilter, DeliveryStatus, Destination } from "@forge-bridge/client";
+import type { Delivery, DeliveryFilter, Destination } from "@forge-bridge/client";
 import { useState } from "preact/hooks";
 import { number, plural, time } from "../format";
 import { useHealth } from "../health";
@@ -24,7 +24,7 @@ export function Deliveries({ route }: { route: Route }) {
   const [said, setSaid] = useState("");
   const [problem, setProblem] = useState<unknown>();
   const health = useHealth();
-  const trouble = useTrouble(filter.status === undefined || filter.status === "dead" || filter.status === "pending", health.data?.deliveries.pending !== 0);
+  const trouble = useTrouble(filter.status === undefined || filter.status === "dead" || filter.status === "pending");
   useReloadOn(["callback."], () => {
     if (!filter.cursor) page.reload();
     trouble.reload();
@@ -99,14 +99,16 @@ interface Trouble {
   breakers: Destination[];
 }
 
-function useTrouble(wanted: boolean, hasPending: boolean): Loaded<Trouble> {
+function useTrouble(wanted: boolean): Loaded<Trouble> {
   const load = async () => {
     if (!wanted) return { letters: [], waiting: [], breakers: [] };
-    const newest = (status: DeliveryStatus) => firstFull((cursor) => bridge.deliveries({ status, limit: LOOKED_AT, ...(cursor && { cursor }) }), undefined);
-    const [dead, pending, breakers] = await Promise.all([newest("dead"), hasPending ? newest("pending") : { items: [] }, bridge.destinations()]);
+    const counts = (await bridge.health()).deliveries;
+    // A state without deliveries is not looked for: the bridge would scan all records.
+    const newest = (status: "dead" | "pending") => (counts[status] ? firstFull((cursor) => bridge.deliveries({ status, limit: LOOKED_AT, cursor }), undefined) : { items: [] });
+    const [dead, pending, breakers] = await Promise.all([newest("dead"), newest("pending"), bridge.destinations()]);
     return { letters: dead.items, waiting: pending.items, breakers };
   };
-  return useLoad(load, [wanted, hasPending], 5000, "trouble");
+  return useLoad(load, [wanted], 5000, "trouble");
 }
 
 /** Receivers: number of pending deliveries and dead letters, their answers, and the state of the circuit breaker. */
