@@ -63,7 +63,7 @@ function Card({ adapter, standard, changed }: { adapter: Adapter; standard: bool
       {quarantine && (
         <div class="notice bad">
           <p>In quarantine since <Time at={quarantine.since} />: its process ended {plural(quarantine.crashes, "time")} within a short time and is not restarted.</p>
-          <p>Last exit: {quarantine.reason}.</p>
+          <p>Last exit: {quarantine.reason}. Its last lines are in the log of the bridge.</p>
           <p>Fix or replace the library, then reload the adapter to end the quarantine. Accepted dispatches wait until then.</p>
         </div>
       )}
