@@ -86,6 +86,8 @@ async fn a_receiver_that_is_down_is_left_alone_over_a_crash_until_it_is_back() {
     assert!(ids.values().all(|ids| ids.len() == 1), "{ids:?}");
     let (_, health) = bridge.api.get("/api/health").await;
     assert_eq!(health["deliveries"]["dead"], 0);
+    let (_, said) = command(&home, &bridge, &["deliveries", "destinations"]);
+    assert!(said.contains("no receiver fails"), "{said}");
 }
 
 /// Runs a command against the bridge; returns its exit code and its standard output and error.

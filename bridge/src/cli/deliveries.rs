@@ -211,6 +211,9 @@ fn destinations(context: &Context) -> anyhow::Result<ExitCode> {
         rows.push(columns.map(|column| text(destination, column)).to_vec());
     }
     screen.table(&rows)?;
+    if rows.len() == 1 {
+        screen.aside("no receiver fails")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
