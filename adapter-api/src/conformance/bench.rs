@@ -150,7 +150,13 @@ impl Subject<'_> {
         let patience = self.bench.options.patience;
         match self.recorder().ending(call, patience) {
             Some(ending) => Ok(ending),
-            None => failed(format!("{op}: no answer within {patience:?}")),
+            None => {
+                let faults = self.recorder().faults().join("; ");
+                let because = if faults.is_empty() { "" } else { ": " };
+                failed(format!(
+                    "{op}: no answer within {patience:?}{because}{faults}"
+                ))
+            }
         }
     }
 
@@ -188,8 +194,12 @@ impl Subject<'_> {
     pub(super) fn success(&self, call: u64) -> Result<ExecutionResult, Outcome> {
         let result = self.result(call)?;
         ensure(result.status == Status::Ok, || {
-            let (code, error) = (&result.error_code, &result.error);
-            format!("execute ended with {code:?}: {error:?}")
+            let text = |text: &Option<String>| text.clone().unwrap_or_else(|| "none".to_owned());
+            format!(
+                "execute ended with {}: {}",
+                text(&result.error_code),
+                text(&result.error)
+            )
         })?;
         Ok(result)
     }

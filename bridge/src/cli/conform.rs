@@ -208,7 +208,12 @@ fn outside(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode>
     let verdict = checklist::verdict(context, "rules", &rows)?;
     if !quiet {
         for (needs, areas) in untested(&rows) {
-            let line = format!("{}: not tested without {needs}", areas.join(", "));
+            let is_required = |row: &Value| row["needs"] == needs && row["required"] == true;
+            let remark = match arguments.strict && rows.iter().any(is_required) {
+                true => ", which --strict requires",
+                false => "",
+            };
+            let line = format!("{}: not tested without {needs}{remark}", areas.join(", "));
             screen.line(screen.paint(Tone::Quiet, line))?;
         }
     }

@@ -112,7 +112,11 @@ impl Candidate {
                     return Err(internal(&text));
                 }
                 Ok(None) => return Err(internal(&program.epitaph().to_string())),
-                Err(error) => return Err(internal(&format!("no manifest: {error}"))),
+                Err(error) => {
+                    return Err(internal(&format!(
+                        "no manifest: {error}; it is the first line, flushed, on standard output"
+                    )));
+                }
             }
         };
         reader.reader().deadline = None;
