@@ -2,6 +2,7 @@
 //! its table.
 #![forbid(unsafe_code)]
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use forge_adapter_api::conformance::{self, Options, Outcome, Report};
@@ -32,6 +33,10 @@ const KEEPS_WITHDRAWN: u8 = 13;
 const DROPS_FILES: u8 = 14;
 const STEERS_ALL: u8 = 15;
 const LOSES_MESSAGES: u8 = 16;
+const ANSWERS_NOTHING: u8 = 17;
+
+/// Calls of `initialize` that were not answered.
+static STARTS: AtomicU32 = AtomicU32::new(0);
 
 struct Subject<const FLAW: u8>(Running);
 
@@ -44,6 +49,10 @@ impl<const FLAW: u8> ExecutionAdapter for Subject<FLAW> {
     async fn initialize(_host: Host, config: Config) -> Result<Self> {
         if FLAW == PANICS_AT_START {
             panic!("no configuration pleases me");
+        }
+        if FLAW == ANSWERS_NOTHING {
+            STARTS.fetch_add(1, Ordering::Relaxed);
+            std::future::pending::<()>().await;
         }
         config.parse_member::<u32>("number")?;
         Ok(Self(Running::default()))
@@ -210,6 +219,17 @@ fn a_sound_adapter_passes_every_rule() {
     let unchecked = report.rows.iter().filter(|row| is_unchecked(&row.outcome));
     let unchecked: Vec<&str> = unchecked.map(|row| row.area).collect();
     assert_eq!(unchecked, ["registration"], "{report}");
+}
+
+#[test]
+fn an_adapter_that_does_not_start_is_not_waited_for_in_every_rule() {
+    let report = report::<ANSWERS_NOTHING>();
+    let failed = failures(&report);
+    let unanswered = failed
+        .iter()
+        .filter(|(_, seen)| seen.contains("initialize: no answer within 2s"));
+    assert!(unanswered.count() > 10, "{report}");
+    assert!(STARTS.load(Ordering::Relaxed) <= 3, "{report}");
 }
 
 #[test]

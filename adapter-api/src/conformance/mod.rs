@@ -23,7 +23,7 @@ pub(crate) mod recorder;
 mod spoken;
 
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -144,6 +144,7 @@ pub fn check<A: ExecutionAdapter>(options: Options) -> Report {
         entry: Entry::Table(c_entry::<A>()),
         options,
         last: Mutex::default(),
+        mute: OnceLock::new(),
     };
     run(bench, &mut |_| {})
 }
@@ -186,6 +187,7 @@ fn check_entry(
         entry,
         options,
         last: Mutex::default(),
+        mute: OnceLock::new(),
     };
     run(bench, watch)
 }
