@@ -1,6 +1,6 @@
 import type { CostProperty, CostTotals } from "@forge-bridge/client";
 import { amount, number, plural } from "../format";
-import { useLoad, useReloadOn } from "../load";
+import { useLoad } from "../load";
 import { Choice } from "../parts/field";
 import { Empty, Problem, Skeleton } from "../parts/notice";
 import { Table } from "../parts/table";
@@ -20,7 +20,6 @@ export function Cost({ route }: { route: Route }) {
   const since = route.query.get("since") ?? SINCE;
   const all = since === "all" ? undefined : since;
   const page = useLoad(() => Promise.all(SECTIONS.map(([by]) => bridge.cost(by, all))), [since], EVERY_MS, `cost ${since}`);
-  useReloadOn(["execution.completed", "execution.failed"], page.reload);
   const leftOut = page.data?.find((list) => list.leftOutUntil)?.leftOutUntil;
   const isEmpty = page.data?.every((list) => list.totals.length === 0);
   return (
