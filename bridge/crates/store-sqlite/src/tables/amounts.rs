@@ -104,11 +104,22 @@ pub(super) fn by_value(
         SignalProperty::Adapter => BY_ADAPTER,
         SignalProperty::Model => BY_MODEL,
     };
+    sums(connection, sql, since, |_, row| row.get(5))
+}
+
+/// Sums over the rows of a query since a time, newest first, whose columns begin like those of `select_amounts`.
+pub(super) fn sums(
+    connection: &Connection,
+    sql: &str,
+    since: Timestamp,
+    value: impl Fn(Timestamp, &Row<'_>) -> rusqlite::Result<Option<String>>,
+) -> rusqlite::Result<SignalSums> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([nanos(since)])?;
     let mut summing = Summing::default();
     while let Some(row) = rows.next()? {
-        if !summing.add(rows::time(row, 0)?, row.get(5)?, &amounts(row)?) {
+        let at = rows::time(row, 0)?;
+        if !summing.add(at, value(at, row)?, &amounts(row)?) {
             break;
         }
     }

@@ -3,11 +3,10 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-use forge_store::record::{Finish, SignalSums, SignalTotals, Spending, SpendingProperty};
-use forge_store::signals::Summing;
+use forge_store::record::{Finish, SignalSums, Spending, SpendingProperty};
 
-use super::Tx;
-use super::rows::{self, nanos};
+use super::rows::nanos;
+use super::{Tx, amounts};
 
 /// Newest first.
 macro_rules! select_spending {
@@ -69,21 +68,10 @@ pub(super) fn sums(
         SpendingProperty::Agent => BY_AGENT,
         SpendingProperty::Model => BY_MODEL,
     };
-    let mut statement = connection.prepare_cached(sql)?;
-    let mut rows = statement.query([nanos(since)])?;
-    let mut summing = Summing::default();
-    while let Some(row) = rows.next()? {
-        let at = rows::time(row, 0)?;
-        let amounts = SignalTotals::of_one(row.get(1)?, [row.get(2)?, row.get(3)?], row.get(4)?);
-        let value = match by {
-            SpendingProperty::Day => Some(SpendingProperty::day(at)),
-            _ => row.get(5)?,
-        };
-        if !summing.add(at, value, &amounts) {
-            break;
-        }
-    }
-    Ok(summing.finish())
+    amounts::sums(connection, sql, since, |at, row| match by {
+        SpendingProperty::Day => Ok(Some(SpendingProperty::day(at))),
+        _ => row.get(5),
+    })
 }
 
 #[cfg(test)]
