@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use jiff::Timestamp;
 use serde_json::Value;
 
 use super::auth::Reader;
 use super::error::Failure;
 use super::query::Query;
-use super::signals::totals_of;
+use super::signals::{by_since, totals_of};
 use forge_store::Store;
 use forge_store::record::SpendingProperty;
 
@@ -24,17 +23,9 @@ const PROPERTIES: [(&str, SpendingProperty); 4] = [
 pub(super) async fn totals(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
-    mut query: Query,
+    query: Query,
 ) -> Result<Json<Value>, Failure> {
-    let by = query
-        .choice("by", &PROPERTIES)
-        .unwrap_or(SpendingProperty::Day);
-    let since = query.time("since");
-    query.finish()?;
-    let sums = store
-        .spending(by, since.unwrap_or(Timestamp::UNIX_EPOCH))
-        .await?;
-    let name = PROPERTIES.iter().find(|(_, property)| *property == by);
-    let (name, _) = name.expect("every property has a name");
+    let (name, by, since) = by_since(query, &PROPERTIES)?;
+    let sums = store.spending(by, since).await?;
     Ok(Json(totals_of(name, "dispatchCount", sums)))
 }

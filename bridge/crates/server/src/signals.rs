@@ -76,19 +76,24 @@ pub(super) async fn show(
 pub(super) async fn totals(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
-    mut query: Query,
+    query: Query,
 ) -> Result<Json<Value>, Failure> {
-    let by = query
-        .choice("by", &PROPERTIES)
-        .unwrap_or(SignalProperty::User);
-    let since = query.time("since");
-    query.finish()?;
-    let sums = store
-        .signal_sums(by, since.unwrap_or(Timestamp::UNIX_EPOCH))
-        .await?;
-    let name = PROPERTIES.iter().find(|(_, property)| *property == by);
-    let (name, _) = name.expect("every property has a name");
+    let (name, by, since) = by_since(query, &PROPERTIES)?;
+    let sums = store.signal_sums(by, since).await?;
     Ok(Json(totals_of(name, "signalCount", sums)))
+}
+
+/// The parameters `by`, one of these properties and the first by default, with its name, and `since`.
+pub(super) fn by_since<Property: Copy>(
+    mut query: Query,
+    properties: &[(&'static str, Property)],
+) -> Result<(&'static str, Property, Timestamp), Failure> {
+    let named = properties.iter().map(|named| (named.0, *named));
+    let named: Vec<_> = named.collect();
+    let (name, by) = query.choice("by", &named).unwrap_or(properties[0]);
+    let since = query.time("since").unwrap_or(Timestamp::UNIX_EPOCH);
+    query.finish()?;
+    Ok((name, by, since))
 }
 
 /// Sums by the values of this property, the most expensive first. `count` names the number of records.
