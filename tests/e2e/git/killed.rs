@@ -47,7 +47,10 @@ async fn operations_that_were_cut_at_any_time_complete_when_they_are_repeated() 
             .await
     })
     .await;
+    let lock = bed.origin().join(format!(".git/refs/heads/{branch}.lock"));
     until_done(&bed, async || {
+        // The git of the remote is killed too; its lock is left to those who use that repository.
+        let _: std::io::Result<()> = fs::remove_file(&lock);
         let repository = bed.git.attach("run_1", &bed.url(), None).await?;
         repository.publish(&branch, None, &committed.commit).await
     })

@@ -62,6 +62,16 @@ async fn a_push_that_is_refused_or_dropped_is_no_success() {
         "{refused}"
     );
     run(&bed.origin(), &["config", "--unset", "receive.hideRefs"]);
+    // As after a push on the same machine that was killed.
+    let lock = format!(".git/refs/heads/{}.lock", one.branch);
+    write(&bed.origin(), &lock, "");
+    let refused = publish().await;
+    assert!(
+        matches!(&refused, Error::PushRefused { reason, .. }
+            if reason.contains("/1.lock") && reason.contains("remove the file")),
+        "{refused}"
+    );
+    fs::remove_file(bed.origin().join(lock)).unwrap();
     // It takes the push, and shows nothing of it.
     run(
         &bed.origin(),

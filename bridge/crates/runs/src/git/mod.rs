@@ -7,7 +7,8 @@
 //! are. No filter, hook, monitor or submodule is ever in effect.
 //!
 //! Every operation can be repeated after the process was killed in it, and then has the same result. One process uses
-//! the folder of a run.
+//! the folder of a run. A lock that a killed push left in a remote on the same machine is not removed, since others use
+//! that repository too: the push is refused, and the error names the file.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -265,9 +265,13 @@ impl Output {
         Error::Failed { step, code, said }
     }
 
+    /// End of stderr, as it is.
+    pub(super) fn said(&self) -> &str {
+        self.said.trim_start_matches("; stderr: ")
+    }
+
     pub(super) fn remote_failure(&self) -> Error {
-        let said = self.said.trim_start_matches("; stderr: ");
-        Error::Remote(said.to_owned())
+        Error::Remote(self.said().to_owned())
     }
 }
 

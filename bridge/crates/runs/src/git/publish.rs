@@ -69,9 +69,14 @@ impl Repository {
         if line.contains("[rejected]") || found.as_ref() != expected {
             return Err(Error::moved(branch, expected, found.as_ref()));
         }
+        // "failed to update ref" alone does not name the lock that a killed git left at the remote.
+        let said = output.said().lines();
+        let said = said.filter_map(|line| line.strip_prefix("remote: "));
+        let reason = line.rsplit('\t').next().unwrap_or(line);
+        let reason: Vec<&str> = [reason].into_iter().chain(said.map(str::trim)).collect();
         Err(Error::PushRefused {
             branch: branch.clone(),
-            reason: line.rsplit('\t').next().unwrap_or(line).to_owned(),
+            reason: reason.join(" ").trim_end().to_owned(),
         })
     }
 
