@@ -17,6 +17,7 @@ mod adapters;
 mod approvals;
 mod attempts;
 mod body;
+mod compression;
 mod console;
 mod contents;
 mod cost;
@@ -76,6 +77,7 @@ use forge_store::roles::{EventLog, Outbox};
 
 use auth::Auth;
 use body::BodyReader;
+use compression::compressed;
 use event_fanout::EventFanout;
 use events::StreamLimit;
 use origin_guard::{OriginRules, Pages};
@@ -209,12 +211,6 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/dispatch/{id}/files/{name}", get(contents::file))
         .route("/api/v2/dispatch/{id}/events", get(events::of_dispatch))
         .route("/api/v2/dispatch/{id}/cancel", post(dispatch::cancel))
-        .route("/api/v2/dispatches", get(dispatch::list))
-        .route("/api/v2/deliveries", get(deliveries::list))
-        .route(
-            "/api/v2/deliveries/destinations",
-            get(deliveries::destinations),
-        )
         .route(
             "/api/v2/deliveries/destinations/{origin}/close",
             post(deliveries::close),
@@ -225,8 +221,6 @@ pub fn router(state: Components) -> Router {
         .route("/api/v2/events", get(events::of_all))
         .route("/api/v2/stream-tickets", post(stream_ticket::issue))
         .route("/api/v2/nodes", get(nodes::list))
-        .route("/api/v2/throughput", get(throughput::show))
-        .route("/api/v2/adapters", get(adapters::list))
         .route("/api/v2/adapters/{provider}", get(adapters::show))
         .route("/api/v2/adapters/{provider}/reload", post(adapters::reload))
         .route("/api/v2/adapters/{provider}/pause", post(adapters::pause))
@@ -240,14 +234,11 @@ pub fn router(state: Components) -> Router {
             post(external::command),
         )
         .route("/external/{service}/queries/{name}", post(external::query))
-        .route("/api/v2/signals/sessions", get(signals::sessions))
         .route("/api/v2/signals/sessions/{id}", get(signals::show))
-        .route("/api/v2/signals/totals", get(signals::totals))
-        .route("/api/v2/cost", get(cost::totals))
-        .route("/api/v2/signals/interventions", get(signals::interventions))
         .route("/api/v2/signals/rules", get(signals::rules))
         .route("/engine/v1/signals", post(engine::receive))
         .route("/metrics", get(metrics::show))
+        .merge(compressed(lists()))
         .merge(agent::on_main())
         .merge(management::routes())
         .merge(runs::routes())
@@ -281,6 +272,22 @@ pub fn router(state: Components) -> Router {
             apply_middleware,
         ))
         .with_state(Shared(Arc::new(shared)))
+}
+
+fn lists() -> Router<Shared> {
+    Router::new()
+        .route("/api/v2/dispatches", get(dispatch::list))
+        .route("/api/v2/deliveries", get(deliveries::list))
+        .route(
+            "/api/v2/deliveries/destinations",
+            get(deliveries::destinations),
+        )
+        .route("/api/v2/adapters", get(adapters::list))
+        .route("/api/v2/signals/sessions", get(signals::sessions))
+        .route("/api/v2/signals/totals", get(signals::totals))
+        .route("/api/v2/cost", get(cost::totals))
+        .route("/api/v2/signals/interventions", get(signals::interventions))
+        .route("/api/v2/throughput", get(throughput::show))
 }
 
 /// Names the node that has answered.
