@@ -1,6 +1,7 @@
 //! Rules of signals: repeats, totals, the choice of sessions and their order. Pure functions: SQLite and the model apply
 //! what they return.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -212,26 +213,48 @@ const MOST_VALUES: usize = 10_000;
 /// Sums by the values of a property while they grow. Records are added newest first.
 #[derive(Debug, Default)]
 pub struct Summing {
-    sums: SignalSums,
+    values: HashMap<String, SignalTotals>,
+    /// Sum of records without the property.
+    without: Option<SignalTotals>,
     records: usize,
+    left_out: Option<Timestamp>,
 }
 
 impl Summing {
     /// Adds the amounts of a record. False if they are left out: then those of older ones are, too.
-    pub fn add(&mut self, at: Timestamp, value: Option<String>, amounts: &SignalTotals) -> bool {
-        let values = &mut self.sums.values;
-        let is_full = values.len() == MOST_VALUES && !values.contains_key(&value);
-        if self.records == MOST_SUMMED || is_full {
-            self.sums.left_out = Some(at);
-            return false;
+    pub fn add(&mut self, at: Timestamp, value: Option<&str>, amounts: &SignalTotals) -> bool {
+        let is_full = self.values.len() == MOST_VALUES;
+        let known = match value {
+            Some(value) => self.values.get_mut(value),
+            None => Some(self.without.get_or_insert_default()),
+        };
+        match known {
+            _ if self.records == MOST_SUMMED => return self.leave_out(at),
+            Some(sum) => sum.add_all(amounts),
+            None if is_full => return self.leave_out(at),
+            None => {
+                let value = value.unwrap_or_default().to_owned();
+                self.values.insert(value, *amounts);
+            }
         }
         self.records += 1;
-        values.entry(value).or_default().add_all(amounts);
         true
     }
 
+    fn leave_out(&mut self, at: Timestamp) -> bool {
+        self.left_out = Some(at);
+        false
+    }
+
     pub fn finish(self) -> SignalSums {
-        self.sums
+        let with = self.values.into_iter();
+        let with = with.map(|(value, sum)| (Some(value), sum));
+        // One that was left out has made an empty sum.
+        let without = self.without.filter(|sum| sum.signals > 0);
+        SignalSums {
+            values: with.chain(without.map(|sum| (None, sum))).collect(),
+            left_out: self.left_out,
+        }
     }
 }
 

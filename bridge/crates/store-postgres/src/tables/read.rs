@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, SignalSums,
+    Content, Counts, Days, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, SignalSums,
     SignalTotals, Spending, SpendingProperty, Status,
 };
 use forge_store::roles::Records;
@@ -121,11 +121,12 @@ impl Records for Postgres {
             let amounts = SignalTotals::of_one(is_error, tokens, row.next()?);
             Ok((at, amounts, row.next()?))
         };
-        let mut summing = Summing::default();
+        let (mut summing, mut days) = (Summing::default(), Days::default());
         for (at, amounts, value) in self.all(sql, params![since, MOST_SUMMED + 1], read).await? {
+            let value: Option<String> = value;
             let value = match by {
-                SpendingProperty::Day => Some(SpendingProperty::day(at)),
-                _ => value,
+                SpendingProperty::Day => Some(days.name(at)),
+                _ => value.as_deref(),
             };
             if !summing.add(at, value, &amounts) {
                 break;

@@ -128,7 +128,8 @@ impl Postgres {
         let read = |row: &mut Columns<'_>| Ok((amounts(row)?, row.next()?));
         let mut summing = Summing::default();
         for ((at, amounts), value) in self.all(sql, params![since, MOST_SUMMED + 1], read).await? {
-            if !summing.add(at, value, &amounts) {
+            let value: Option<String> = value;
+            if !summing.add(at, value.as_deref(), &amounts) {
                 break;
             }
         }

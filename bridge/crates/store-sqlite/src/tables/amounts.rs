@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use rusqlite::{Connection, Params, Row, params};
 
-use forge_store::record::{SignalGroup, SignalProperty, SignalSums, SignalTotals};
+use forge_store::record::{Days, SignalGroup, SignalProperty, SignalSums, SignalTotals};
 use forge_store::signals::{self, Summing};
 
 use super::rows::{self, nanos};
@@ -104,22 +104,27 @@ pub(super) fn by_value(
         SignalProperty::Adapter => BY_ADAPTER,
         SignalProperty::Model => BY_MODEL,
     };
-    sums(connection, sql, since, |_, row| row.get(5))
+    sums(connection, sql, since, None)
 }
 
-/// Sums over the rows of a query since a time, newest first, whose columns begin like those of `select_amounts`.
+/// Sums over the rows of a query since a time, newest first, with the columns of `select_amounts`: by their value, or by
+/// day.
 pub(super) fn sums(
     connection: &Connection,
     sql: &str,
     since: Timestamp,
-    value: impl Fn(Timestamp, &Row<'_>) -> rusqlite::Result<Option<String>>,
+    mut days: Option<Days>,
 ) -> rusqlite::Result<SignalSums> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([nanos(since)])?;
     let mut summing = Summing::default();
     while let Some(row) = rows.next()? {
         let at = rows::time(row, 0)?;
-        if !summing.add(at, value(at, row)?, &amounts(row)?) {
+        let value = match &mut days {
+            Some(days) => Some(days.name(at)),
+            None => row.get_ref(5)?.as_str_or_null()?,
+        };
+        if !summing.add(at, value, &amounts(row)?) {
             break;
         }
     }

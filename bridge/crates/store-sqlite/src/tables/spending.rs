@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-use forge_store::record::{Finish, SignalSums, Spending, SpendingProperty};
+use forge_store::record::{Days, Finish, SignalSums, Spending, SpendingProperty};
 
 use super::rows::nanos;
 use super::{Tx, amounts};
@@ -68,10 +68,8 @@ pub(super) fn sums(
         SpendingProperty::Agent => BY_AGENT,
         SpendingProperty::Model => BY_MODEL,
     };
-    amounts::sums(connection, sql, since, |at, row| match by {
-        SpendingProperty::Day => Ok(Some(SpendingProperty::day(at))),
-        _ => row.get(5),
-    })
+    let days = (by == SpendingProperty::Day).then(Days::default);
+    amounts::sums(connection, sql, since, days)
 }
 
 #[cfg(test)]

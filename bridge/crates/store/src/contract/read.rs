@@ -225,8 +225,8 @@ pub async fn usage_is_added_up_by_property(subject: impl Subject) {
         (
             SpendingProperty::Day,
             vec![
-                (Some(SpendingProperty::day(at(0))), 1, 0, 20, 0),
-                (Some(SpendingProperty::day(at(DAY))), 2, 1, 300, 1),
+                (Some("2027-01-15".to_owned()), 1, 0, 20, 0),
+                (Some("2027-01-16".to_owned()), 2, 1, 300, 1),
             ],
         ),
         (

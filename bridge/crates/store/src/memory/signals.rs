@@ -130,12 +130,10 @@ impl Signals for Memory {
         for counted in newest_first {
             let record = &counted.record;
             let value = match by {
-                SignalProperty::User => record.user_id.clone(),
-                SignalProperty::Project => record.project_id.clone(),
-                SignalProperty::Adapter => {
-                    Some(state.signal_sessions[&counted.session].adapter.clone())
-                }
-                SignalProperty::Model => record.model.clone(),
+                SignalProperty::User => record.user_id.as_deref(),
+                SignalProperty::Project => record.project_id.as_deref(),
+                SignalProperty::Adapter => Some(&*state.signal_sessions[&counted.session].adapter),
+                SignalProperty::Model => record.model.as_deref(),
             };
             let amounts = SignalTotals::of(record);
             if record.at < since || !summing.add(record.at, value, &amounts) {

@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::destination::OpenBreaker;
 use crate::record::{
-    self, Acceptance, Content, Counts, Decision, DeliveryState, DispatchFilter, DispatchRecord,
-    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession, SignalSums,
-    SignalTotals, Spending, SpendingProperty, Status, Swept,
+    self, Acceptance, Content, Counts, Days, Decision, DeliveryState, DispatchFilter,
+    DispatchRecord, IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession,
+    SignalSums, SignalTotals, Spending, SpendingProperty, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
 use crate::signals::Summing;
@@ -281,13 +281,13 @@ impl State {
         });
         let mut newest_first: Vec<_> = ended.filter(|(at, ..)| *at >= since).collect();
         newest_first.sort_by_key(|(at, ..)| Reverse(*at));
-        let mut summing = Summing::default();
+        let (mut summing, mut days) = (Summing::default(), Days::default());
         for (at, error_code, kept, spending) in newest_first {
             let value = match by {
-                SpendingProperty::Day => Some(SpendingProperty::day(at)),
-                SpendingProperty::Adapter => Some(kept.record.provider.clone()),
-                SpendingProperty::Agent => Some(kept.record.agent_id.clone()),
-                SpendingProperty::Model => spending.model.clone(),
+                SpendingProperty::Day => Some(days.name(at)),
+                SpendingProperty::Adapter => Some(&*kept.record.provider),
+                SpendingProperty::Agent => Some(&*kept.record.agent_id),
+                SpendingProperty::Model => spending.model.as_deref(),
             };
             let tokens = [spending.tokens_in, spending.tokens_out];
             let amounts = SignalTotals::of_one(error_code.is_some(), tokens, spending.cost_micros);

@@ -24,9 +24,21 @@ pub enum SpendingProperty {
     Model,
 }
 
-impl SpendingProperty {
-    /// Value of a day, as `Day` has it.
-    pub fn day(at: Timestamp) -> String {
-        at.to_zoned(TimeZone::UTC).date().to_string()
+/// Names of days. Of times in order most have the day of the one before, whose name is kept.
+#[derive(Debug, Default)]
+pub struct Days {
+    number: Option<i64>,
+    name: String,
+}
+
+impl Days {
+    /// Value of [`SpendingProperty::Day`].
+    pub fn name(&mut self, at: Timestamp) -> &str {
+        let number = at.as_second().div_euclid(24 * 60 * 60);
+        if self.number != Some(number) {
+            self.number = Some(number);
+            self.name = at.to_zoned(TimeZone::UTC).date().to_string();
+        }
+        &self.name
     }
 }
