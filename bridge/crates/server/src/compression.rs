@@ -10,7 +10,7 @@ use super::Shared;
 /// Size in bytes from which compression is worth its time.
 const LEAST: u16 = 1024;
 
-/// These routes, compressed for clients that take gzip.
+/// Router with these routes, compressed for clients that take gzip.
 pub(super) fn compressed(routes: Router<Shared>) -> Router<Shared> {
     let layer = CompressionLayer::new().quality(CompressionLevel::Fastest);
     routes.layer(layer.compress_when(SizeAbove::new(LEAST)))
