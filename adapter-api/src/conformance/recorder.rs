@@ -162,6 +162,11 @@ impl Recorder {
                 AdapterError::new("protocol_violation", text)
             })
         });
+        if let Err(error) = &answer
+            && error.code == "protocol_violation"
+        {
+            self.fault(&error.message);
+        }
         self.end(call, Ending::Answered(answer))
     }
 

@@ -87,10 +87,9 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawV
 
 /// Parses one line; the error says what is wrong with it.
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
-    let mut members: Members<'_> = serde_json::from_slice(line).map_err(|error| {
-        let shown = String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);
-        format!("a line that is not a message ({error}): {shown:?}")
-    })?;
+    let shown = || String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);
+    let mut members: Members<'_> = serde_json::from_slice(line)
+        .map_err(|error| format!("a line that is not a message ({error}): {:?}", shown()))?;
     let bytes = |raw: &RawValue| raw.get().as_bytes().to_vec();
     let id = members.id.take().map(|id| match id.parse() {
         Ok(0) | Err(_) => Err(format!("a line with the id {id:?}, which was never issued")),
@@ -98,25 +97,69 @@ pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     });
     let id = id.transpose()?;
     match (id, members) {
-        (Some(id), Members { ok: Some(answer), error: None, event: None, .. }) => {
+        (
+            Some(id),
+            Members {
+                ok: Some(answer),
+                error: None,
+                event: None,
+                ..
+            },
+        ) => {
             let answer = bytes(answer);
             Ok(Line::Answer { id, answer })
         }
-        (Some(id), Members { ok: None, error: Some(error), event: None, .. }) => {
+        (
+            Some(id),
+            Members {
+                ok: None,
+                error: Some(error),
+                event: None,
+                ..
+            },
+        ) => {
             let error = bytes(error);
             Ok(Line::Error { id, error })
         }
-        (id, Members { ok: None, error: None, event: Some(event), .. }) => Ok(Line::Event {
+        (
+            id,
+            Members {
+                ok: None,
+                error: None,
+                event: Some(event),
+                ..
+            },
+        ) => Ok(Line::Event {
             id: id.unwrap_or(0),
             event: bytes(event),
         }),
         (None, Members { log: Some(log), .. }) => Ok(log_line(&log)),
-        (None, Members { manifest: Some(manifest), .. }) => Ok(Line::Manifest(bytes(manifest))),
-        (_, _) => Err(
-            "a line without one of \"manifest\", \"event\", \"log\", or \"id\" with \"ok\" or \"error\""
-                .to_owned(),
-        ),
+        (
+            None,
+            Members {
+                manifest: Some(manifest),
+                ..
+            },
+        ) => Ok(Line::Manifest(bytes(manifest))),
+        (_, _) => Err(format!(
+            "a line without one of \"manifest\", \"event\", \"log\", or \"id\" with \"ok\" or \"error\": {:?}",
+            shown()
+        )),
     }
+}
+
+/// The call that an invalid line names, with an answer in a wrong form.
+pub(super) fn call_of(line: &[u8]) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Named {
+        id: Value,
+    }
+    let Named { id } = serde_json::from_slice(line).ok()?;
+    let id = match &id {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_u64(),
+    };
+    id.filter(|id| *id != 0)
 }
 
 fn log_line(log: &Value) -> Line {
@@ -229,6 +272,20 @@ mod tests {
                 (Err(found), Err(expected)) => assert!(found.contains(expected), "{line}: {found}"),
                 (found, _) => panic!("{line}: {found:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn an_answer_in_a_wrong_form_names_its_call() {
+        for (line, id) in [
+            (r#"{"id":"7","status":"ok","output":"x"}"#, Some(7)),
+            (r#"{"id":7,"ok":{}}"#, Some(7)),
+            (r#"{"id":"0","ok":{}}"#, None),
+            (r#"{"id":["7"]}"#, None),
+            (r#"{"ok":{}}"#, None),
+            ("hello", None),
+        ] {
+            assert_eq!(call_of(line.as_bytes()), id, "{line}");
         }
     }
 

@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read, Write as _};
 
+use serde_json::json;
+
 use super::frame::{Frame, Kind};
 use super::lines::{self, Line};
 use super::program::{Channel, Reader};
@@ -140,20 +142,26 @@ impl MessageReader {
         if line.last() != Some(&b'\n') && line.len() as u64 == most {
             return self.skip(line);
         }
-        let told = match lines::read(line.trim_ascii()) {
-            Ok(line) => told_by(line),
-            Err(why) => {
-                self.breaches += 1;
-                match self.breaches {
-                    ..MOST_BREACHES => ChildMessage::Breach(why),
-                    _ => ChildMessage::Failed(format!(
-                        "it wrote {} lines that are not messages",
-                        self.breaches
-                    )),
-                }
-            }
-        };
+        let line = line.trim_ascii();
+        let told = lines::read(line).map_or_else(|why| self.breach(line, why), told_by);
         Ok(Some(told))
+    }
+
+    /// A call that an invalid line names is ended by it: its answer would not come.
+    fn breach(&mut self, line: &[u8], why: String) -> ChildMessage {
+        self.breaches += 1;
+        if self.breaches == MOST_BREACHES {
+            let message = format!("it wrote {MOST_BREACHES} lines that are not messages");
+            return ChildMessage::Failed(message);
+        }
+        let Some(id) = lines::call_of(line) else {
+            return ChildMessage::Breach(why);
+        };
+        let error = json!({"code": "protocol_violation", "message": why});
+        ChildMessage::Done {
+            id,
+            answer: Err(error.to_string().into_bytes()),
+        }
     }
 
     /// Skips the rest of a line that is too long, up to eight times the limit. The call that it answers ends in either
