@@ -1,6 +1,7 @@
 //! Panic containment: every entry into an adapter and every poll of its futures passes through here.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::future::Future;
 use std::mem;
 use std::panic::{self, AssertUnwindSafe};
@@ -9,10 +10,23 @@ use std::task::{Context, Poll};
 
 use crate::AdapterError;
 
-/// Runs `f`; a panic becomes an error with the code `adapter_panic` and the panic's message.
+thread_local! {
+    /// Place of the last panic of this thread, which its payload does not have.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the place of a panic for the error that it becomes. Called by the panic hook.
+pub(crate) fn keep_place(place: Option<String>) {
+    let _ = PLACE.try_with(|kept| kept.replace(place));
+}
+
+/// Runs `f`; a panic becomes an error with the code `adapter_panic` and the panic's message and place.
 pub(crate) fn caught<T>(f: impl FnOnce() -> T) -> Result<T, AdapterError> {
     panic::catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
-        let message = message_of(&*payload);
+        let mut message = message_of(&*payload);
+        if let Ok(Some(place)) = PLACE.try_with(RefCell::take) {
+            message += &format!(" (at {place})");
+        }
         discard(payload);
         AdapterError::new("adapter_panic", message)
     })

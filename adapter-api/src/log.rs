@@ -16,7 +16,7 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
 use crate::export::HostLink;
-use crate::guard::message_of;
+use crate::guard::{self, message_of};
 
 /// Span field with the call number, which the bridge maps to the execution.
 pub(crate) const CALL_FIELD: &str = "forge.call";
@@ -167,9 +167,11 @@ fn install_panic_hook() {
                 return previous(info);
             };
             let mut fields = Map::new();
-            if let Some(location) = info.location() {
-                fields.insert("location".to_owned(), location.to_string().into());
+            let place = info.location().map(ToString::to_string);
+            if let Some(place) = &place {
+                fields.insert("location".to_owned(), place.as_str().into());
             }
+            guard::keep_place(place);
             let message = format!("the adapter panicked: {}", message_of(info.payload()));
             send(link, 0, Level::ERROR, "panic", &message, &fields);
         }));

@@ -96,6 +96,8 @@ fn panics_anywhere_are_answers_and_log_lines() {
         let error = ask(&loopback, call, op, &arguments).unwrap_err();
         assert_eq!(error.code, "adapter_panic", "{op}");
         assert!(error.message.contains(words), "{op}: {}", error.message);
+        let place = "instance/tests.rs:";
+        assert!(error.message.contains(place), "{op}: {}", error.message);
     }
     ask(&loopback, 6, "health", &json!({})).unwrap();
     let logs = loopback.recorder().logs().join("\n");
