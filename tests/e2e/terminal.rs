@@ -1,7 +1,9 @@
 //! Commands on a terminal and in a pipe: colour, progress, streamed text, and no control characters of others.
 
+use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::harness::process::{Home, Process};
@@ -76,6 +78,31 @@ fn a_pipe_gets_the_answer_and_nothing_else() {
         "{told}"
     );
     assert!(!told.contains("\"delta\""), "{told}");
+}
+
+#[test]
+fn an_interrupted_dispatch_goes_on_and_says_how_to_end_it() {
+    let home = Home::new(&[]);
+    let bridge = home.start();
+    let mut command = program(&home, &bridge);
+    command.args(["dispatch", "Hello", "--model", "slow:600000"]);
+    let mut waiting = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(waiting.stderr.take().unwrap()).lines();
+    let mut until = |part: &str| {
+        let found = lines.find(|line| line.as_ref().unwrap().contains(part));
+        found.unwrap().unwrap()
+    };
+    until("started, attempt 1");
+    kill_process(Pid::from_child(&waiting), Signal::INT).unwrap();
+    let told = until("the execution goes on");
+    assert_eq!(waiting.wait().unwrap().code(), Some(130));
+    for action in ["show", "cancel"] {
+        let begin = told.find(&format!("dispatches {action} dsp_")).unwrap();
+        let words = told[begin..].split(|end: char| end == ' ' || end == ',');
+        let (out, _) = said(program(&home, &bridge).args(words.take(3)));
+        let state = ["running", "cancel"][usize::from(action == "cancel")];
+        assert!(out.contains(state), "{action}: {out}");
+    }
 }
 
 #[test]

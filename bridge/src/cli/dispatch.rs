@@ -20,6 +20,8 @@ use super::{Context, FAILED, block_on, tail};
 /// Redraw interval of the progress line.
 const BEAT: Duration = Duration::from_millis(500);
 const LONGEST_DOING: usize = 60;
+/// Exit code after SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
@@ -76,19 +78,28 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         let id = accepted["dispatchId"]
             .as_str()
             .context("the answer has no dispatchId; is it from a forge-bridge?")?;
-        let record = match context.global.json {
-            true => {
+        let concluded = async {
+            if context.global.json {
                 wait(&client, id).await?;
                 let record = record(&client, id).await?;
                 screen.value(&record)?;
-                record
+                return anyhow::Ok(record);
             }
-            false => {
-                announce(&screen, &accepted, arguments.task.as_deref())?;
-                let streamed = follow(&client, &screen, id).await?;
-                let record = record(&client, id).await?;
-                conclude(&screen, &record, &streamed)?;
-                record
+            announce(&screen, &accepted, arguments.task.as_deref())?;
+            let streamed = follow(&client, &screen, id).await?;
+            let record = record(&client, id).await?;
+            conclude(&screen, &record, &streamed)?;
+            Ok(record)
+        };
+        let record = tokio::select! {
+            record = concluded => record?,
+            interrupted = tokio::signal::ctrl_c() => {
+                interrupted?;
+                screen.aside(format_args!(
+                    "\nthe execution goes on; show it: forge-bridge dispatches show {id}, \
+                     end it: forge-bridge dispatches cancel {id}"
+                ))?;
+                return Ok(ExitCode::from(INTERRUPTED));
             }
         };
         Ok(
