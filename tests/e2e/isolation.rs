@@ -104,7 +104,7 @@ async fn a_crash_loop_is_shown_by_health_and_ended_by_a_reload() {
     for part in [
         "5 times within 60s",
         "SIGABRT",
-        "POST /api/v2/adapters/echo/reload",
+        "forge-bridge adapters reload echo",
     ] {
         assert!(line.contains(part), "{line}");
     }

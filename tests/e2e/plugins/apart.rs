@@ -208,7 +208,7 @@ async fn a_crash_loop_is_quarantined_until_an_operator_ends_it() {
     for part in [
         "3 times within 60s",
         "SIGABRT",
-        "POST /api/v2/adapters/echo/reload",
+        "forge-bridge adapters reload echo",
     ] {
         assert!(line.contains(part), "{line}");
     }

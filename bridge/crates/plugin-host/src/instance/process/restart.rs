@@ -46,7 +46,7 @@ impl InstanceMonitor {
                     let since = Timestamp::now();
                     let line = format!(
                         "quarantined at {}: it ended {count} times within {:?}, the last time because {why}; \
-                         mend or replace it, then POST /api/v2/adapters/{provider}/reload",
+                         mend or replace it, then run: forge-bridge adapters reload {provider}",
                         forge_base::time::format(since),
                         self.restart.crash_window,
                     );
