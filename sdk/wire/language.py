@@ -48,6 +48,7 @@ FILES = {
         "DispatchUsage",
         "CostTotals",
         "CostList",
+        "Cost",
         "AdapterHealth",
         "Health",
     ],

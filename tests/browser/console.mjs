@@ -431,8 +431,8 @@ await step("cost adds up what dispatches used, by day, adapter, model and agent"
   for (const by of ["day", "adapter", "model", "agent"]) await page.getByRole("table", { name: `Cost by ${by}` }).getByRole("row").nth(1).waitFor();
   const today = page.getByRole("table", { name: "Cost by day" }).getByRole("row").nth(1);
   assert.match(await today.innerText(), new RegExp(`${new Date().toISOString().slice(0, 10)}.*\\$`, "s"));
-  await main.getByLabel("Ended within").selectOption("7 days");
-  await page.waitForURL(/cost\?since=7d/);
+  await main.getByLabel("Ended within").selectOption("30 days");
+  await page.waitForURL(/cost\?since=30d/);
   await page.getByRole("table", { name: "Cost by adapter" }).getByRole("link", { name: "echo", exact: true }).click();
   await page.waitForURL(/dispatches\?provider=echo/);
   await main.getByRole("table").getByRole("row").nth(1).waitFor();

@@ -78,7 +78,7 @@ BRIDGE: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any, Any, Any]] = 
         Page([{"id": "1", "data": {}}], "c"),
     ),
     ("throughput", (), {}, "GET /api/v2/throughput", None, ONE, ONE),
-    ("cost", ("agent", "7d"), {}, "GET /api/v2/cost?by=agent&since=7d", None, LIST, LIST),
+    ("cost", ("7d",), {}, "GET /api/v2/cost?since=7d", None, LIST, LIST),
     ("adapters", (), {}, "GET /api/v2/adapters", None, LIST, LIST),
     ("adapter", ("e",), {}, "GET /api/v2/adapters/e", None, ONE, ONE),
     ("reload", ("e",), {}, "POST /api/v2/adapters/e/reload", None, ONE, ONE),

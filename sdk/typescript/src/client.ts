@@ -30,7 +30,7 @@ import type {
   AdapterList,
   Approval,
   BridgeEvent,
-  CostList,
+  Cost,
   Delivery,
   Destination,
   Dispatch,
@@ -64,7 +64,6 @@ export interface AwaitOptions extends KeyedOptions {
 }
 
 export type SignalProperty = "user" | "project" | "adapter" | "model";
-export type CostProperty = "day" | "adapter" | "agent" | "model";
 
 /** Client of the HTTP interface of a bridge. Every method throws a {@link BridgeError}, or the reason of its `signal`. */
 export class Bridge {
@@ -201,15 +200,11 @@ export class Bridge {
   }
 
   /**
-   * Adds up what dispatches used by day, adapter, agent or model, of those that ended since a time (RFC 3339, or an age
-   * such as `7d`), the most expensive first.
+   * Adds up what dispatches used by day, adapter, agent and model, of those that ended since a time (RFC 3339, or an
+   * age such as `7d`), the most expensive first.
    */
-  cost<By extends CostProperty>(
-    by: By,
-    since?: string,
-    options: CallOptions = {},
-  ): Promise<CostList & { totals: Record<By, string | null>[] }> {
-    return this.#json(`/api/v2/cost${query({ by, since })}`, call(options));
+  cost(since?: string, options: CallOptions = {}): Promise<Cost> {
+    return this.#json(`/api/v2/cost${query({ since })}`, call(options));
   }
 
   adapters(options: CallOptions = {}): Promise<AdapterList> {

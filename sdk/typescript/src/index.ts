@@ -1,4 +1,4 @@
-export { type AwaitOptions, type AwaitedRequest, Bridge, type CostProperty, type SignalProperty } from "./client.js";
+export { type AwaitOptions, type AwaitedRequest, Bridge, type SignalProperty } from "./client.js";
 export { BridgeError, type BridgeFailure, type ClientCode } from "./errors.js";
 export { type ExternalReference } from "./external.js";
 export * from "./filters.js";

@@ -149,7 +149,7 @@ async function everyMethod(): Promise<{
       ["closeDestination", (o) => bridge.closeDestination("x", o)],
       ["nodes", (o) => bridge.nodes(o)],
       ["throughput", (o) => bridge.throughput(o)],
-      ["cost", (o) => bridge.cost("day", undefined, o)],
+      ["cost", (o) => bridge.cost("7d", o)],
       ["recentEvents", (o) => bridge.recentEvents(5, o)],
       ["adapters", (o) => bridge.adapters(o)],
       ["adapter", (o) => bridge.adapter("x", o)],

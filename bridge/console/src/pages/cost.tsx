@@ -1,4 +1,4 @@
-import type { CostProperty, CostTotals } from "@forge-bridge/client";
+import type { Cost as Costs, CostTotals } from "@forge-bridge/client";
 import { amount, number, plural } from "../format";
 import { useLoad } from "../load";
 import { Choice } from "../parts/field";
@@ -9,9 +9,10 @@ import { link, type Route, setQuery } from "../router";
 import { bridge } from "../session";
 
 const EVERY_MS = 30_000;
-const SINCE = "30d";
-const SPANS: [string, string][] = [["1d", "a day"], ["7d", "7 days"], [SINCE, "30 days"]];
-const SECTIONS: [CostProperty, string][] = [["day", "Day"], ["adapter", "Adapter"], ["model", "Model"], ["agent", "Agent"]];
+const SINCE = "7d";
+const SPANS: [string, string][] = [["1d", "a day"], [SINCE, "7 days"], ["30d", "30 days"]];
+type Property = "day" | "adapter" | "model" | "agent";
+const SECTIONS: [keyof Costs, Property, string][] = [["byDay", "day", "Day"], ["byAdapter", "adapter", "Adapter"], ["byModel", "model", "Model"], ["byAgent", "agent", "Agent"]];
 /** Rows of a section; the rest are those that cost least. */
 const SHOWN = 50;
 
@@ -19,9 +20,10 @@ const SHOWN = 50;
 export function Cost({ route }: { route: Route }) {
   const since = route.query.get("since") ?? SINCE;
   const all = since === "all" ? undefined : since;
-  const page = useLoad(() => Promise.all(SECTIONS.map(([by]) => bridge.cost(by, all))), [since], EVERY_MS, `cost ${since}`);
-  const leftOut = page.data?.find((list) => list.leftOutUntil)?.leftOutUntil;
-  const isEmpty = page.data?.every((list) => list.totals.length === 0);
+  const page = useLoad(() => bridge.cost(all), [since], EVERY_MS, `cost ${since}`);
+  const lists = page.data && SECTIONS.map(([list]) => page.data![list]);
+  const leftOut = lists?.find((list) => list.leftOutUntil)?.leftOutUntil;
+  const isEmpty = lists?.every((list) => list.totals.length === 0);
   return (
     <>
       <h1>Cost</h1>
@@ -32,9 +34,9 @@ export function Cost({ route }: { route: Route }) {
       {!page.data && !page.error && <Skeleton lines={12} />}
       {isEmpty && <Empty>No dispatch that is kept has told what it used.</Empty>}
       {leftOut && <p class="notice warn">There are too many to add up: those that ended until <Time at={leftOut} /> are left out.</p>}
-      {!isEmpty && page.data?.map((list, place) => {
-        const [by, name] = SECTIONS[place]!;
-        return <Section key={by} by={by} name={name} totals={by === "day" ? newestFirst(list.totals) : list.totals} />;
+      {!isEmpty && lists?.map(({ totals }, place) => {
+        const [, by, name] = SECTIONS[place]!;
+        return <Section key={by} by={by} name={name} totals={by === "day" ? newestFirst(totals) : totals} />;
       })}
     </>
   );
@@ -44,7 +46,7 @@ function newestFirst(totals: CostTotals[]): CostTotals[] {
   return [...totals].sort((one, other) => (other.day ?? "").localeCompare(one.day ?? ""));
 }
 
-function Section({ by, name, totals }: { by: CostProperty; name: string; totals: CostTotals[] }) {
+function Section({ by, name, totals }: { by: Property; name: string; totals: CostTotals[] }) {
   const most = Math.max(...totals.map((one) => one.totalCostUsd));
   return (
     <section aria-labelledby={`by-${by}`}>
@@ -57,7 +59,7 @@ function Section({ by, name, totals }: { by: CostProperty; name: string; totals:
   );
 }
 
-function Row({ by, one, most }: { by: CostProperty; one: CostTotals; most: number }) {
+function Row({ by, one, most }: { by: Property; one: CostTotals; most: number }) {
   const value = one[by];
   return (
     <tr>
@@ -76,7 +78,7 @@ function Row({ by, one, most }: { by: CostProperty; one: CostTotals; most: numbe
 }
 
 /** The dispatches of it, where they can be listed. */
-function Value({ by, value }: { by: CostProperty; value: string }) {
+function Value({ by, value }: { by: Property; value: string }) {
   if (by === "adapter") return <a href={link("dispatches", undefined, { provider: value })}>{value}</a>;
   if (by === "agent") return <a href={link("dispatches", undefined, { agentId: value })}>{value}</a>;
   return <>{value}</>;

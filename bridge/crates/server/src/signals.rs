@@ -76,24 +76,14 @@ pub(super) async fn show(
 pub(super) async fn totals(
     _: Reader,
     State(store): State<Arc<dyn Store>>,
-    query: Query,
-) -> Result<Json<Value>, Failure> {
-    let (name, by, since) = by_since(query, &PROPERTIES)?;
-    let sums = store.signal_sums(by, since).await?;
-    Ok(Json(totals_of(name, "signalCount", sums)))
-}
-
-/// The parameters `by`, one of these properties and the first by default, with its name, and `since`.
-pub(super) fn by_since<Property: Copy>(
     mut query: Query,
-    properties: &[(&'static str, Property)],
-) -> Result<(&'static str, Property, Timestamp), Failure> {
-    let named = properties.iter().map(|named| (named.0, *named));
-    let named: Vec<_> = named.collect();
-    let (name, by) = query.choice("by", &named).unwrap_or(properties[0]);
+) -> Result<Json<Value>, Failure> {
+    let named = PROPERTIES.map(|(name, by)| (name, (name, by)));
+    let (name, by) = query.choice("by", &named).unwrap_or(PROPERTIES[0]);
     let since = query.time("since").unwrap_or(Timestamp::UNIX_EPOCH);
     query.finish()?;
-    Ok((name, by, since))
+    let sums = store.signal_sums(by, since).await?;
+    Ok(Json(totals_of(name, "signalCount", sums)))
 }
 
 /// Sums by the values of this property, the most expensive first. `count` names the number of records.

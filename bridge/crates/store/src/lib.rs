@@ -21,6 +21,7 @@ pub mod rules;
 pub mod runs;
 pub mod sealed;
 pub mod signals;
+pub mod spending;
 pub mod ticket;
 pub mod transition;
 

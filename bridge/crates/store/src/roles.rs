@@ -24,7 +24,7 @@ use crate::record::{
     LogBounds, NewDispatch, NewRun, NewSignal, OtherSignal, Page, Piece, Progress, Ready, Replay,
     Requeue, Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord,
     Settlement, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
-    SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SpendingProperty,
+    SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SpendingSums,
     Swept, SweptSignals,
 };
 use crate::sealed::{Resealed, Sealed};
@@ -216,9 +216,8 @@ pub trait Records: Send + Sync + 'static {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Piece>>;
-    /// Sums over the usage of dispatches that ended since a time, by the values of a property. A million dispatches at
-    /// most, the newest.
-    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums>;
+    /// Sums over the usage of dispatches that ended since a time. A million dispatches at most, the newest.
+    async fn spending(&self, since: Timestamp) -> Result<SpendingSums>;
 }
 
 /// Runs: their events, their state and their artifacts.

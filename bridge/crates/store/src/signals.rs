@@ -221,7 +221,7 @@ pub struct Summing {
 }
 
 impl Summing {
-    /// Adds the amounts of a record. False if they are left out: then those of older ones are, too.
+    /// Adds the amounts of a record. False if it is left out: then older ones are, too.
     pub fn add(&mut self, at: Timestamp, value: Option<&str>, amounts: &SignalTotals) -> bool {
         let is_full = self.values.len() == MOST_VALUES;
         let known = match value {
@@ -229,21 +229,19 @@ impl Summing {
             None => Some(self.without.get_or_insert_default()),
         };
         match known {
-            _ if self.records == MOST_SUMMED => return self.leave_out(at),
-            Some(sum) => sum.add_all(amounts),
-            None if is_full => return self.leave_out(at),
-            None => {
+            _ if self.left_out.is_some() => return false,
+            Some(sum) if self.records < MOST_SUMMED => sum.add_all(amounts),
+            None if self.records < MOST_SUMMED && !is_full => {
                 let value = value.unwrap_or_default().to_owned();
                 self.values.insert(value, *amounts);
+            }
+            _ => {
+                self.left_out = Some(at);
+                return false;
             }
         }
         self.records += 1;
         true
-    }
-
-    fn leave_out(&mut self, at: Timestamp) -> bool {
-        self.left_out = Some(at);
-        false
     }
 
     pub fn finish(self) -> SignalSums {

@@ -185,6 +185,14 @@ export interface CostList {
   leftOutUntil: string | null;
 }
 
+/** What dispatches used, added up by each property. */
+export interface Cost {
+  byDay: CostList;
+  byAdapter: CostList;
+  byAgent: CostList;
+  byModel: CostList;
+}
+
 /** Health and load of an adapter. */
 export interface AdapterHealth {
   status: HealthStatus;

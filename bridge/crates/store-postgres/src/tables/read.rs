@@ -6,11 +6,12 @@ use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Content, Counts, Days, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, SignalSums,
-    SignalTotals, Spending, SpendingProperty, Status,
+    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, SignalTotals,
+    Spending, SpendingSums, Status,
 };
 use forge_store::roles::Records;
-use forge_store::signals::{MOST_SUMMED, Summing};
+use forge_store::signals::MOST_SUMMED;
+use forge_store::spending::Summing;
 use forge_store::{Error, Result, rules};
 
 use super::rows::Whole;
@@ -99,36 +100,22 @@ impl Records for Postgres {
         self.piece(id, content, offset, limit).await
     }
 
-    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums> {
-        let value = match by {
-            SpendingProperty::Day => "NULL::bytea",
-            SpendingProperty::Adapter => "d.provider",
-            SpendingProperty::Agent => "b.agent_id",
-            SpendingProperty::Model => "s.model",
-        };
-        let body = match by {
-            SpendingProperty::Agent => "JOIN body b ON b.id = s.id",
-            _ => "",
-        };
-        let sql = format!(
-            "SELECT s.at, d.error_code IS NOT NULL, s.tokens_in, s.tokens_out, s.cost_micros, {value}
-             FROM spending s JOIN dispatch d ON d.id = s.id {body}
-             WHERE s.at >= $1 ORDER BY s.at DESC, s.id DESC LIMIT $2"
-        );
+    async fn spending(&self, since: Timestamp) -> Result<SpendingSums> {
+        let sql = "SELECT s.at, d.error_code IS NOT NULL, s.tokens_in, s.tokens_out, s.cost_micros,
+               d.provider, b.agent_id, s.model
+             FROM spending s JOIN dispatch d ON d.id = s.id JOIN body b ON b.id = s.id
+             WHERE s.at >= $1 ORDER BY s.at DESC, s.id DESC LIMIT $2";
         let read = |row: &mut Columns<'_>| {
             let (at, is_error) = (row.next()?, row.next()?);
             let tokens = [row.next()?, row.next()?];
-            let amounts = SignalTotals::of_one(is_error, tokens, row.next()?);
-            Ok((at, amounts, row.next()?))
+            let usage = SignalTotals::of_one(is_error, tokens, row.next()?);
+            let by: (String, String, Option<String>) = (row.next()?, row.next()?, row.next()?);
+            Ok((at, usage, by))
         };
-        let (mut summing, mut days) = (Summing::default(), Days::default());
-        for (at, amounts, value) in self.all(sql, params![since, MOST_SUMMED + 1], read).await? {
-            let value: Option<String> = value;
-            let value = match by {
-                SpendingProperty::Day => Some(days.name(at)),
-                _ => value.as_deref(),
-            };
-            if !summing.add(at, value, &amounts) {
+        let found = self.all(sql, params![since, MOST_SUMMED + 1], read).await?;
+        let mut summing = Summing::default();
+        for (at, usage, (adapter, agent, model)) in found {
+            if !summing.add(at, &adapter, &agent, model.as_deref(), &usage) {
                 break;
             }
         }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use rusqlite::{Connection, Params, Row, params};
 
-use forge_store::record::{Days, SignalGroup, SignalProperty, SignalSums, SignalTotals};
+use forge_store::record::{SignalGroup, SignalProperty, SignalSums, SignalTotals};
 use forge_store::signals::{self, Summing};
 
 use super::rows::{self, nanos};
@@ -104,27 +104,12 @@ pub(super) fn by_value(
         SignalProperty::Adapter => BY_ADAPTER,
         SignalProperty::Model => BY_MODEL,
     };
-    sums(connection, sql, since, None)
-}
-
-/// Sums over the rows of a query since a time, newest first, with the columns of `select_amounts`: by their value, or by
-/// day.
-pub(super) fn sums(
-    connection: &Connection,
-    sql: &str,
-    since: Timestamp,
-    mut days: Option<Days>,
-) -> rusqlite::Result<SignalSums> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([nanos(since)])?;
     let mut summing = Summing::default();
     while let Some(row) = rows.next()? {
-        let at = rows::time(row, 0)?;
-        let value = match &mut days {
-            Some(days) => Some(days.name(at)),
-            None => row.get_ref(5)?.as_str_or_null()?,
-        };
-        if !summing.add(at, value, &amounts(row)?) {
+        let value = row.get_ref(5)?.as_str_or_null()?;
+        if !summing.add(rows::time(row, 0)?, value, &of_row(row)?) {
             break;
         }
     }
@@ -141,12 +126,13 @@ fn add(
     let mut rows = statement.query(params)?;
     while let Some(row) = rows.next()? {
         let minute = signals::minute(rows::time(row, 0)?);
-        sums.entry(minute).or_default().add_all(&amounts(row)?);
+        sums.entry(minute).or_default().add_all(&of_row(row)?);
     }
     Ok(())
 }
 
-fn amounts(row: &Row<'_>) -> rusqlite::Result<SignalTotals> {
+/// Amounts in the columns after the first.
+pub(super) fn of_row(row: &Row<'_>) -> rusqlite::Result<SignalTotals> {
     let usage = [row.get(2)?, row.get(3)?];
     Ok(SignalTotals::of_one(row.get(1)?, usage, row.get(4)?))
 }

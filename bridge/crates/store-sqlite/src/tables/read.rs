@@ -7,8 +7,7 @@ use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Content, Counts, DispatchFilter, DispatchRecord, Page, Piece, SignalSums, SpendingProperty,
-    Status,
+    Content, Counts, DispatchFilter, DispatchRecord, Page, Piece, SpendingSums, Status,
 };
 use forge_store::roles::Records;
 use forge_store::{Error, Result};
@@ -67,8 +66,8 @@ impl Records for Sqlite {
         self.engine.read(Length::Long, query).await
     }
 
-    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums> {
-        let query = move |connection: &Connection| spending::sums(connection, by, since);
+    async fn spending(&self, since: Timestamp) -> Result<SpendingSums> {
+        let query = move |connection: &Connection| spending::sums(connection, since);
         self.engine.read(Length::Long, query).await
     }
 }

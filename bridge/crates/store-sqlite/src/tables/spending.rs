@@ -3,26 +3,16 @@
 use jiff::Timestamp;
 use rusqlite::{Connection, Row, params};
 
-use forge_store::record::{Days, Finish, SignalSums, Spending, SpendingProperty};
+use forge_store::record::{Finish, Spending, SpendingSums};
+use forge_store::spending::Summing;
 
-use super::rows::nanos;
+use super::rows::{self, nanos};
 use super::{Tx, amounts};
 
 /// Newest first.
-macro_rules! select_spending {
-    ($value:literal) => {
-        concat!(
-            "SELECT at, is_error, tokens_in, tokens_out, cost_micros, ",
-            $value,
-            " FROM spending WHERE at >= ? ORDER BY at DESC, dispatch DESC"
-        )
-    };
-}
-
-const BY_DAY: &str = select_spending!("NULL");
-const BY_ADAPTER: &str = select_spending!("provider");
-const BY_AGENT: &str = select_spending!("agent_id");
-const BY_MODEL: &str = select_spending!("model");
+const SINCE: &str =
+    "SELECT at, is_error, tokens_in, tokens_out, cost_micros, provider, agent_id, model
+  FROM spending WHERE at >= ? ORDER BY at DESC, dispatch DESC";
 
 pub(super) fn insert(tx: &Tx<'_>, seq: i64, finish: &Finish) -> rusqlite::Result<()> {
     let Some(spending) = &finish.spending else {
@@ -57,19 +47,19 @@ pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Spend
         .transpose()
 }
 
-pub(super) fn sums(
-    connection: &Connection,
-    by: SpendingProperty,
-    since: Timestamp,
-) -> rusqlite::Result<SignalSums> {
-    let sql = match by {
-        SpendingProperty::Day => BY_DAY,
-        SpendingProperty::Adapter => BY_ADAPTER,
-        SpendingProperty::Agent => BY_AGENT,
-        SpendingProperty::Model => BY_MODEL,
-    };
-    let days = (by == SpendingProperty::Day).then(Days::default);
-    amounts::sums(connection, sql, since, days)
+pub(super) fn sums(connection: &Connection, since: Timestamp) -> rusqlite::Result<SpendingSums> {
+    let mut statement = connection.prepare_cached(SINCE)?;
+    let mut rows = statement.query([nanos(since)])?;
+    let mut summing = Summing::default();
+    while let Some(row) = rows.next()? {
+        let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
+        let model = row.get_ref(7)?.as_str_or_null()?;
+        let usage = amounts::of_row(row)?;
+        if !summing.add(rows::time(row, 0)?, text(5)?, text(6)?, model, &usage) {
+            break;
+        }
+    }
+    Ok(summing.finish())
 }
 
 #[cfg(test)]
@@ -80,6 +70,6 @@ mod tests {
     #[test]
     fn sums_read_what_ended_since_then() {
         let plan = "spending USING PRIMARY KEY (at>?)";
-        plans::check(&[BY_DAY, BY_ADAPTER, BY_AGENT, BY_MODEL].map(|sql| (sql, plan)));
+        plans::check(&[(SINCE, plan)]);
     }
 }

@@ -26,7 +26,7 @@ use super::record::{
     Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
     DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished, IdempotencyKey,
     Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece, Progress, Ready, Replay,
-    Requeue, Reroute, Settlement, SignalSums, SpendingProperty, Swept, SweptSignals,
+    Requeue, Reroute, Settlement, SpendingSums, Swept, SweptSignals,
 };
 use super::roles::{
     Accept, Approvals, EventLog, Executions, Maintenance, Nodes, Outbox, Queue, Records, Secrets,
@@ -303,8 +303,8 @@ impl Records for Memory {
         Ok(self.state().content(id, content, offset, limit))
     }
 
-    async fn spending(&self, by: SpendingProperty, since: Timestamp) -> Result<SignalSums> {
-        Ok(self.state().spending(by, since))
+    async fn spending(&self, since: Timestamp) -> Result<SpendingSums> {
+        Ok(self.state().spending(since))
     }
 }
 

@@ -8,12 +8,12 @@ use serde_json::value::RawValue;
 
 use crate::destination::OpenBreaker;
 use crate::record::{
-    self, Acceptance, Content, Counts, Days, Decision, DeliveryState, DispatchFilter,
-    DispatchRecord, IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession,
-    SignalSums, SignalTotals, Spending, SpendingProperty, Status, Swept,
+    self, Acceptance, Content, Counts, Decision, DeliveryState, DispatchFilter, DispatchRecord,
+    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession, SignalTotals,
+    Spending, SpendingSums, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
-use crate::signals::Summing;
+use crate::spending::Summing;
 use crate::transition::{self, AcceptDecision, Stage, Standing};
 use crate::{Error, Result, rules};
 use forge_base::digest::Digest;
@@ -272,7 +272,7 @@ impl State {
             .collect()
     }
 
-    pub(super) fn spending(&self, by: SpendingProperty, since: Timestamp) -> SignalSums {
+    pub(super) fn spending(&self, since: Timestamp) -> SpendingSums {
         let ended = self.dispatches.values().filter_map(|kept| {
             let record::DispatchState::Finished { at, error_code } = &kept.record.state else {
                 return None;
@@ -281,17 +281,12 @@ impl State {
         });
         let mut newest_first: Vec<_> = ended.filter(|(at, ..)| *at >= since).collect();
         newest_first.sort_by_key(|(at, ..)| Reverse(*at));
-        let (mut summing, mut days) = (Summing::default(), Days::default());
+        let mut summing = Summing::default();
         for (at, error_code, kept, spending) in newest_first {
-            let value = match by {
-                SpendingProperty::Day => Some(days.name(at)),
-                SpendingProperty::Adapter => Some(&*kept.record.provider),
-                SpendingProperty::Agent => Some(&*kept.record.agent_id),
-                SpendingProperty::Model => spending.model.as_deref(),
-            };
             let tokens = [spending.tokens_in, spending.tokens_out];
-            let amounts = SignalTotals::of_one(error_code.is_some(), tokens, spending.cost_micros);
-            if !summing.add(at, value, &amounts) {
+            let usage = SignalTotals::of_one(error_code.is_some(), tokens, spending.cost_micros);
+            let (record, model) = (&kept.record, spending.model.as_deref());
+            if !summing.add(at, &record.provider, &record.agent_id, model, &usage) {
                 break;
             }
         }

@@ -36,7 +36,7 @@ pub use self::signal::{
     SignalRecorded, SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals,
     SignalVerdict, SweptSignals,
 };
-pub use self::spending::{Days, Spending, SpendingProperty};
+pub use self::spending::{Spending, SpendingSums};
 
 /// Namespace of an idempotency key; a header value never matches a task id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
-//! Usage of dispatches that have ended, kept as long as they are, and what it is added up by.
+//! Usage of dispatches that have ended, kept as long as they are.
 
-use jiff::Timestamp;
-use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
+
+use super::SignalSums;
 
 /// Usage of a dispatch over all its attempts, of which something is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,31 +14,12 @@ pub struct Spending {
     pub cost_micros: Option<u64>,
 }
 
-/// Property whose values usage is added up by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SpendingProperty {
+/// Usage added up by the values of each property.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpendingSums {
     /// Day of the end, in UTC.
-    Day,
-    Adapter,
-    Agent,
-    Model,
-}
-
-/// Names of days. Of times in order most have the day of the one before, whose name is kept.
-#[derive(Debug, Default)]
-pub struct Days {
-    number: Option<i64>,
-    name: String,
-}
-
-impl Days {
-    /// Value of [`SpendingProperty::Day`].
-    pub fn name(&mut self, at: Timestamp) -> &str {
-        let number = at.as_second().div_euclid(24 * 60 * 60);
-        if self.number != Some(number) {
-            self.number = Some(number);
-            self.name = at.to_zoned(TimeZone::UTC).date().to_string();
-        }
-        &self.name
-    }
+    pub by_day: SignalSums,
+    pub by_adapter: SignalSums,
+    pub by_agent: SignalSums,
+    pub by_model: SignalSums,
 }

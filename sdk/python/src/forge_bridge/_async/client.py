@@ -17,7 +17,7 @@ from ..wire import (
     Adapter,
     AdapterList,
     BridgeEvent,
-    CostList,
+    Cost,
     Delivery,
     DeliveryStatus,
     Destination,
@@ -242,15 +242,9 @@ class AsyncBridge(AsyncServices):
         """Returns the last hour of the bridge, or the time since its start, in steps of 10 s."""
         return await self._http.json("GET", "/api/v2/throughput", timeout=timeout)
 
-    async def cost(
-        self,
-        by: Literal["day", "adapter", "agent", "model"],
-        since: str | None = None,
-        *,
-        timeout: float | None = None,
-    ) -> CostList:
-        """Adds up what dispatches used by day, adapter, agent or model, since a time, the most expensive first."""
-        return await self._http.json("GET", "/api/v2/cost", query={"by": by, "since": since}, timeout=timeout)
+    async def cost(self, since: str | None = None, *, timeout: float | None = None) -> Cost:
+        """Adds up what dispatches used by day, adapter, agent and model, since a time, the most expensive first."""
+        return await self._http.json("GET", "/api/v2/cost", query={"since": since}, timeout=timeout)
 
     async def adapters(self, *, timeout: float | None = None) -> AdapterList:
         """Returns the adapters, in the order of the configuration, and the default one."""

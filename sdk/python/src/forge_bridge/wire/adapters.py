@@ -9,7 +9,7 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 __all__ = [
     "HealthStatus", "HealthReport", "Quarantine", "Profile", "AgentListing", "ReplacedGeneration", "Adapter",
     "AdapterList", "NodeAdapter", "Node", "NodeList", "Throughput", "DispatchUsage", "CostTotals", "CostList",
-    "AdapterHealth", "HealthStore", "HealthDeliveries", "HealthChildren", "HealthServices", "HealthSignals",
+    "Cost", "AdapterHealth", "HealthStore", "HealthDeliveries", "HealthChildren", "HealthServices", "HealthSignals",
     "Health"
 ]
 
@@ -166,6 +166,14 @@ class CostList(TypedDict):
     totals: list[CostTotals]
     leftOutUntil: str | None
     """Dispatches that ended until then are left out, because there are more than a million, or 10,000 values."""
+
+class Cost(TypedDict):
+    """What dispatches used, added up by each property."""
+
+    byDay: CostList
+    byAdapter: CostList
+    byAgent: CostList
+    byModel: CostList
 
 class AdapterHealth(TypedDict):
     """Health and load of an adapter."""
