@@ -102,9 +102,9 @@ interface Trouble {
 function useTrouble(wanted: boolean): Loaded<Trouble> {
   const load = async () => {
     if (!wanted) return { letters: [], waiting: [], breakers: [] };
-    const counts = (await bridge.health()).deliveries;
+    const counts = bridge.health();
     // A state without deliveries is not looked for: the bridge would scan all records.
-    const newest = (status: "dead" | "pending") => (counts[status] ? firstFull((cursor) => bridge.deliveries({ status, limit: LOOKED_AT, cursor }), undefined) : { items: [] });
+    const newest = async (status: "dead" | "pending") => ((await counts).deliveries[status] ? firstFull((cursor) => bridge.deliveries({ status, limit: LOOKED_AT, cursor }), undefined) : { items: [] });
     const [dead, pending, breakers] = await Promise.all([newest("dead"), newest("pending"), bridge.destinations()]);
     return { letters: dead.items, waiting: pending.items, breakers };
   };

@@ -39,7 +39,7 @@ export function Now() {
       <h1>Now</h1>
       <Problem error={running.error ?? latest.error} />
       <Figures health={health.data} />
-      <Charts />
+      <Charts begin={latest.data !== undefined || latest.error !== undefined} />
       <section aria-labelledby="adapters">
         <h2 id="adapters">Adapters</h2>
         {health.data ? <AdapterLines health={health.data} /> : <Skeleton lines={2} />}
@@ -65,17 +65,17 @@ export function Now() {
   );
 }
 
-function Charts() {
+function Charts({ begin }: { begin: boolean }) {
   const { seconds, rates, levels } = useHour();
   return (
     <div class="halves">
       <section aria-labelledby="throughput">
         <h2 id="throughput">Per second</h2>
-        <Chart series={RATES} data={[seconds, ...rates] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered per second, for the last hour" />
+        <Chart begin={begin} series={RATES} data={[seconds, ...rates] as uPlot.AlignedData} label="Dispatches accepted, completed, failed and delivered per second, for the last hour" />
       </section>
       <section aria-labelledby="backlog">
         <h2 id="backlog">Running and waiting</h2>
-        <Chart series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks pending, for the last hour" />
+        <Chart begin={begin} series={LEVELS} data={[seconds, ...levels] as uPlot.AlignedData} label="Dispatches running and queued, and callbacks pending, for the last hour" />
       </section>
     </div>
   );

@@ -1,5 +1,6 @@
 import type { ComponentChildren } from "preact";
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
+import { leisure } from "../leisure";
 import { useLoad } from "../load";
 import { Empty, Problem } from "../parts/notice";
 import { type Operation, type Parameter, type Reference, type Schema, operations, shape } from "../reference";
@@ -32,11 +33,13 @@ export function ReferencePage() {
         <h1>HTTP interface</h1>
         <p><Prose text={reference.info.description} /></p>
         <p class="dim">Also as OpenAPI 3.1: <a href="/openapi.json">openapi.json</a>. Each member has its type, unit and default.</p>
-        {reference.tags.map((tag) => (
+        {reference.tags.map((tag, turn) => (
           <div key={tag.name} class="stacked">
             <h2 class="tag">{tag.name}</h2>
             <p class="dim"><Prose text={tag.description} /></p>
-            {all.filter((one) => one.tags?.includes(tag.name)).map((one) => <Card key={one.operationId} reference={reference} one={one} />)}
+            {all.filter((one) => one.tags?.includes(tag.name)).map((one, place) => (
+              <Later key={one.operationId} first={turn + place === 0}><Card reference={reference} one={one} /></Later>
+            ))}
             {FURTHER[tag.name] && <Further reference={reference} name={FURTHER[tag.name]!} />}
           </div>
         ))}
@@ -47,6 +50,13 @@ export function ReferencePage() {
       </div>
     </div>
   );
+}
+
+/** Renders its content at once if it comes first, otherwise when the page is idle: all operations together take long. */
+function Later({ first, children }: { first: boolean; children: ComponentChildren }) {
+  const [isDue, setDue] = useState(first);
+  useEffect(() => void leisure().then(() => setDue(true)), []);
+  return <>{isDue && children}</>;
 }
 
 function Further({ reference, name }: { reference: Reference; name: string }) {

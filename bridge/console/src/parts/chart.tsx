@@ -1,6 +1,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import type uPlot from "uplot";
 import { clock, number } from "../format";
+import { leisure } from "../leisure";
 import "uplot/dist/uPlot.min.css";
 
 export interface Series {
@@ -11,18 +12,20 @@ export interface Series {
   dash?: number[];
 }
 
-/** Lines over time, with their newest values below. `data[0]` are seconds since 1970, then one array per series. */
-export function Chart({ series, data, label }: { series: Series[]; data: uPlot.AlignedData; label: string }) {
+/**
+ * Lines over time, with their newest values below. `data[0]` are seconds since 1970, then one array per series. Drawn
+ * once `begin` is true: starting the chart costs as much as the rest of the page.
+ */
+export function Chart({ begin: isDue, series, data, label }: { begin: boolean; series: Series[]; data: uPlot.AlignedData; label: string }) {
   const holder = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
   const latest = useRef(data);
   latest.current = data;
   useEffect(() => {
     const element = holder.current;
-    if (!element) return;
+    if (!element || !isDue) return;
     let draw = () => {};
     let wanted = true;
-    // Deferred: starting the chart costs as much as the rest of the page.
     const begin = async () => {
       await leisure();
       const { default: Plot } = await import("uplot");
@@ -45,7 +48,7 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
       scheme.removeEventListener("change", again);
       plot.current?.destroy();
     };
-  }, []);
+  }, [isDue]);
   useEffect(() => plot.current?.setData(data), [data]);
   return (
     <>
@@ -67,14 +70,6 @@ export function Chart({ series, data, label }: { series: Series[]; data: uPlot.A
 }
 
 const HEIGHT = 170;
-
-/** Resolves when the page is idle, at the latest after 500 ms. */
-function leisure(): Promise<void> {
-  return new Promise((done) => {
-    if ("requestIdleCallback" in window) requestIdleCallback(() => done(), { timeout: 500 });
-    else setTimeout(done, 100);
-  });
-}
 
 function options(element: HTMLElement, series: Series[]): uPlot.Options {
   const style = getComputedStyle(element);
