@@ -97,17 +97,27 @@ impl Rows {
         all
     }
 
+    /// The first event of a dispatch or run: no other batch writes the same.
+    pub(crate) fn owned_event(&self) -> Option<&EventRow> {
+        let is_owned = |one: &&EventRow| one.dispatch.is_some() || one.run.is_some();
+        self.events.iter().find(is_owned)
+    }
+
     /// Question for the position before the events, after the batch was written.
     pub(crate) fn place_query(&self) -> Statement<'_> {
         let count = self.event_count();
-        let owned = self
-            .events
-            .iter()
-            .find(|one| one.dispatch.is_some() || one.run.is_some());
-        match owned {
+        match self.owned_event() {
             Some(one) => Statement::new(
-                "SELECT first - 1 - $1 FROM event WHERE seq = $2 AND (dispatch = $3 OR run = $4)",
-                params![one.before, one.seq, one.dispatch, one.run],
+                "SELECT first - 1 - $1 FROM event
+                 WHERE seq = $2 AND (dispatch = $3 OR run = $4) AND attempt = $5 AND body = $6",
+                params![
+                    one.before,
+                    one.seq,
+                    one.dispatch,
+                    one.run,
+                    one.attempt,
+                    one.body
+                ],
             ),
             // No answer has the positions of events without an owner.
             None => {

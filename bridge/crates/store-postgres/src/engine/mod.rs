@@ -15,6 +15,7 @@ mod tls;
 mod vitals;
 mod writer;
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_postgres::Row;
@@ -56,6 +57,8 @@ struct Shared {
     meters: Arc<Meters>,
     /// Before the last request that began or renewed the lease.
     renewed: Mutex<Instant>,
+    /// Epoch under which a commit of unknown outcome can have started what this node does not run; 0: none.
+    doubted_epoch: AtomicU64,
 }
 
 impl Engine {
@@ -76,6 +79,7 @@ impl Engine {
             published: Arc::clone(published),
             meters: Arc::default(),
             renewed: Mutex::new(begun),
+            doubted_epoch: AtomicU64::new(0),
         });
         let writing = TaskTracker::new();
         writing.spawn(Writer::new(Arc::clone(&shared), writing_link).run());

@@ -1,4 +1,6 @@
 //! Outcome of a commit whose answer did not come, or came with a warning: the database is asked on a new connection.
+//! After a fail-over an event of the batch tells its transaction from another one of the same number. If the outcome
+//! stays unknown, the node gives its lease up, so that what the batch can have started is taken over.
 
 use std::time::Duration;
 
@@ -112,9 +114,10 @@ async fn ask(
     };
     let status = answers.first().and_then(|rows| rows.first());
     let status: Option<(Option<bool>, Option<bool>)> = status.map(|row| (row.get(0), row.get(1)));
+    let has_failed_over = link.timeline != sent.timeline;
     match status {
-        // After a fail-over the number can be that of another transaction.
-        Some((Some(true), _)) if link.timeline != sent.timeline => {
+        // After a fail-over the number can be that of another transaction, which has not written the same event.
+        Some((Some(true), _)) if has_failed_over && rows.owned_event().is_none() => {
             return Ok(Some(Outcome::Unknown));
         }
         Some((Some(true), _)) => {}
@@ -126,6 +129,9 @@ async fn ask(
     let confirm = Statement::new(CONFIRM, Vec::new());
     let answers = link.send(&[&confirm, &place]).await?;
     let row = answers.get(1).and_then(|rows| rows.first());
+    if has_failed_over && row.is_none() {
+        return Ok(Some(Outcome::RolledBack));
+    }
     let base = row.map_or(Ok(0), first_column);
     match (link.has_warned, base) {
         (false, Ok(base)) => Ok(Some(Outcome::Committed { base })),

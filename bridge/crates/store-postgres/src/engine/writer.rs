@@ -3,6 +3,7 @@
 
 use std::mem;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Row;
@@ -278,6 +279,10 @@ impl Writer {
                     Outcome::Committed { base } => base,
                     Outcome::RolledBack => return Err(lost()),
                     Outcome::Unknown => {
+                        if rows.owned_event().is_some() {
+                            let doubted = &self.shared.doubted_epoch;
+                            doubted.store(rows.epoch, Ordering::Release);
+                        }
                         let reason = "the outcome of a commit is not known".to_owned();
                         return Err(Failure::Unavailable(reason));
                     }

@@ -1,11 +1,17 @@
 //! A commit whose answer is lost is answered as it ended.
 
-use forge_store::contract::sample::{accept, begin, event, ok, task};
-use forge_store::record::{Acceptance, Claim, EventFilter, Finished, Progress};
-use forge_store::roles::{
-    Accept as _, EventLog as _, Executions as _, Maintenance as _, Records as _,
+use std::time::Duration;
+
+use forge_base::event::kind;
+use forge_store::contract::sample::{PROVIDER, accept, begin, claim, event, ok, task};
+use forge_store::node::Tenure;
+use forge_store::record::{
+    Acceptance, Claim, ClaimLimits, EventFilter, Finished, Progress, Requeue,
 };
-use forge_store::{Error, Store};
+use forge_store::roles::{
+    Accept as _, EventLog as _, Executions as _, Maintenance as _, Nodes as _, Records as _,
+};
+use forge_store::{Config, Error, Store};
 
 use super::cluster::Database;
 use super::open;
@@ -80,6 +86,43 @@ async fn what_was_committed_is_acknowledged_with_its_positions() {
     store.close().await;
     let again = open(database.target()).await;
     assert_eq!((again.counts(), again.log_bounds()), (counts, bounds));
+}
+
+#[tokio::test]
+async fn an_attempt_whose_start_stayed_unknown_is_left_with_the_lease() {
+    let database = Database::new();
+    database.create().await;
+    let relay = Relay::start().await;
+    let config = Config {
+        lease: Duration::from_secs(3),
+        ..Config::default()
+    };
+    let store = Postgres::open(&config, relay.target(&database.name), "node");
+    let store = store.await.unwrap();
+    let id = accept(&store, task("t")).await;
+    let mut tenure = store.node().tenure.subscribe();
+    relay.cut(Cut::Silent);
+    let limits = ClaimLimits {
+        count: 1,
+        max_attempts: 3,
+        home_grace: None,
+    };
+    let claimed = store.claim(PROVIDER, limits, event(kind::STARTED, 1)).await;
+    assert!(matches!(claimed, Err(Error::Unavailable(_))), "{claimed:?}");
+    relay.heal();
+    assert_eq!(lost_answers(&store), [0, 0, 1]);
+    for is_lost in [true, false] {
+        let changed = tenure.wait_for(|state| (*state == Tenure::Lost) == is_lost);
+        changed.await.unwrap();
+    }
+    let left = store.interrupted(10).await.unwrap();
+    assert_eq!((left.len(), left[0].attempt), (1, 1));
+    let event = event("dispatch.requeued", 2);
+    let taken = Claim::Interrupted { id, attempt: 1 };
+    store.requeue(taken, Requeue { event }).await.unwrap();
+    let again = claim(&store, PROVIDER, 1, 4).await;
+    assert_eq!(again[0].begun.lease.attempt, 2);
+    store.close().await;
 }
 
 #[tokio::test]

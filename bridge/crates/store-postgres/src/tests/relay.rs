@@ -17,6 +17,8 @@ pub(super) enum Cut {
     Before,
     /// The answer to the next COMMIT does not reach the store.
     After,
+    /// The same, and no question for its outcome reaches the server.
+    Silent,
 }
 
 /// Ends when it is dropped.
@@ -53,6 +55,11 @@ impl Relay {
         Target::new(&url, None).unwrap()
     }
 
+    /// Cuts nothing from now on.
+    pub(super) fn heal(&self) {
+        *self.cut.lock().unwrap() = Cut::Never;
+    }
+
     /// Cuts at the next COMMIT. The cut that was asked for before has been made.
     pub(super) fn cut(&self, cut: Cut) {
         let before = std::mem::replace(&mut *self.cut.lock().unwrap(), cut);
@@ -75,11 +82,19 @@ async fn pass(mut store: TcpStream, cut: Arc<Mutex<Cut>>) {
             read = store.read(&mut sent) => {
                 let Ok(1..) = read else { return };
                 let bytes = &sent[..read.unwrap()];
+                if *cut.lock().unwrap() == Cut::Silent && holds(bytes, b"pg_xact_status") {
+                    return;
+                }
                 if holds(bytes, b"COMMIT\0") {
-                    match std::mem::replace(&mut *cut.lock().unwrap(), Cut::Never) {
+                    let mut cut = cut.lock().unwrap();
+                    let next = match *cut {
+                        Cut::Silent => Cut::Silent,
+                        _ => Cut::Never,
+                    };
+                    match std::mem::replace(&mut *cut, next) {
                         Cut::Never => {}
                         Cut::Before => return,
-                        Cut::After => hides_answer = true,
+                        Cut::After | Cut::Silent => hides_answer = true,
                     }
                 }
                 server.write_all(bytes).await.unwrap();

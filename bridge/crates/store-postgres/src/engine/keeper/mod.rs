@@ -4,6 +4,7 @@
 mod poll;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -32,6 +33,9 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 const NEWER: &str =
     "the tables of the store were changed by a newer forge-bridge; use that version";
 const LAPSED: &str = "the lease of this node was not renewed in time";
+/// Otherwise a dispatch that was started by that commit would be running for ever: this node does not know of it, and
+/// others leave it to the lease.
+const DOUBTED: &str = "the outcome of a commit stayed unknown";
 
 const RENEW: &str = "UPDATE node SET until = clock_timestamp() + $3 * interval '1 s', offer = $4,
      revision = revision + CASE WHEN offer = $4 THEN 0 ELSE 1 END
@@ -123,6 +127,10 @@ impl Keeper {
     /// One poll, with a renewal where it is time. Returns the pause until the next one; `None` if another process has
     /// started as this node.
     async fn round(&mut self) -> Option<Duration> {
+        let doubted = self.shared.doubted_epoch.load(Ordering::Acquire);
+        if self.is_held() && doubted == self.shared.published.epoch() {
+            self.lose(DOUBTED);
+        }
         let until = match self.is_held() {
             true => self.left(),
             false => self.lease() / RENEWALS,
