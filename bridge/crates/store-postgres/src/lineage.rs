@@ -6,7 +6,7 @@ use forge_base::event::LogName;
 use forge_store::Error;
 
 use crate::Postgres;
-use crate::engine::link::{Link, LinkError};
+use crate::engine::link::{Life, Link, LinkError};
 use crate::engine::target::Target;
 use crate::open::{self, Holds, OpeningError, known_names};
 use crate::open_error::OpenError;
@@ -29,7 +29,8 @@ pub(crate) const COLUMNS: &str = place!(columns);
 pub(crate) const HERE: &str = place!(here);
 
 const LOOK: &str = concat!(
-    "SELECT s.server = h.server, s.database = h.database, s.timeline, h.timeline, s.database, s.store_id FROM schema s,
+    "SELECT s.server = h.server, s.database = h.database, s.timeline, h.timeline,
+       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8, s.database, s.store_id FROM schema s,
        (SELECT ",
     place!(here),
     ") AS h (server, timeline, database)"
@@ -73,13 +74,16 @@ pub(crate) async fn look(
     let mut columns = Columns::of(row);
     let (is_server, is_database): (bool, bool) = (columns.next()?, columns.next()?);
     let known: i64 = columns.next()?;
-    link.timeline = columns.next()?;
+    link.life = Life {
+        timeline: columns.next()?,
+        started: columns.next()?,
+    };
     let (was, found): (String, String) = (columns.next()?, columns.next()?);
     Ok(match (is_server, is_database) {
         (false, _) => Err(Elsewhere::Server { was }),
         (true, false) => Err(Elsewhere::Database { was }),
         (true, true) if store_id.is_some_and(|id| id != found) => Err(Elsewhere::Store),
-        (true, true) => Ok(link.timeline != known),
+        (true, true) => Ok(link.life.timeline != known),
     })
 }
 

@@ -19,8 +19,16 @@ pub(crate) struct Link {
     connection: Connection<Socket, Stream>,
     /// The server has warned since this was set to false.
     pub(crate) has_warned: bool,
-    /// Timeline of the server, once `lineage::look` has looked.
+    /// Life of the server, once `lineage::look` has looked.
+    pub(crate) life: Life,
+}
+
+/// What is the same as long as a server gives no number of a transaction a second time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Life {
     pub(crate) timeline: i64,
+    /// Start of the server, in microseconds since 1970.
+    pub(crate) started: i64,
 }
 
 /// Reason why statements were not all carried out.
@@ -57,7 +65,7 @@ impl Link {
             client: Arc::new(client),
             connection,
             has_warned: false,
-            timeline: 0,
+            life: Life::default(),
         })
     }
 

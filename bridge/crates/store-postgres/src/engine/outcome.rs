@@ -1,6 +1,6 @@
 //! Outcome of a commit whose answer did not come, or came with a warning: the database is asked on a new connection.
-//! After a fail-over an event of the batch tells its transaction from another one of the same number. If the outcome
-//! stays unknown, the node gives its lease up, so that what the batch can have started is taken over.
+//! After a crash or a fail-over an event of the batch tells its transaction from another one of the same number. If the
+//! outcome stays unknown, the node gives its lease up, so that what the batch can have started is taken over.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tokio::time::{Instant, sleep};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-use super::link::{Link, LinkError};
+use super::link::{Life, Link, LinkError};
 use super::target::Target;
 use crate::batch::Rows;
 use crate::lineage;
@@ -60,8 +60,8 @@ fn first_column(row: &Row) -> Result<u64> {
 /// A transaction whose end is not known.
 pub(super) struct Sent<'a> {
     pub(super) xid: u64,
-    /// Timeline of the server that it was sent to.
-    pub(super) timeline: i64,
+    /// Life of the server that it was sent to.
+    pub(super) life: Life,
     pub(super) rows: &'a Rows,
 }
 
@@ -114,10 +114,11 @@ async fn ask(
     };
     let status = answers.first().and_then(|rows| rows.first());
     let status: Option<(Option<bool>, Option<bool>)> = status.map(|row| (row.get(0), row.get(1)));
-    let has_failed_over = link.timeline != sent.timeline;
+    let has_event = rows.owned_event().is_some();
     match status {
-        // After a fail-over the number can be that of another transaction, which has not written the same event.
-        Some((Some(true), _)) if has_failed_over && rows.owned_event().is_none() => {
+        // A server that has crashed, or failed over, can have given the number to another transaction, which has not
+        // written the same event.
+        Some((Some(true), _)) if link.life != sent.life && !has_event => {
             return Ok(Some(Outcome::Unknown));
         }
         Some((Some(true), _)) => {}
@@ -129,7 +130,7 @@ async fn ask(
     let confirm = Statement::new(CONFIRM, Vec::new());
     let answers = link.send(&[&confirm, &place]).await?;
     let row = answers.get(1).and_then(|rows| rows.first());
-    if has_failed_over && row.is_none() {
+    if has_event && row.is_none() {
         return Ok(Some(Outcome::RolledBack));
     }
     let base = row.map_or(Ok(0), first_column);

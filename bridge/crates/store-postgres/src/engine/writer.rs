@@ -264,13 +264,9 @@ impl Writer {
             Err(error @ LinkError::Statement(_)) => return Err(error.into()),
             // The server can have committed.
             Ok(_) | Err(LinkError::Lost(_)) => {
-                let timeline = link.timeline;
+                let life = link.life;
                 self.link = None;
-                let sent = outcome::Sent {
-                    xid,
-                    timeline,
-                    rows,
-                };
+                let sent = outcome::Sent { xid, life, rows };
                 let store_id = &published.identity.store_id;
                 let (outcome, link) = outcome::resolve(&self.shared.target, store_id, &sent).await;
                 self.link = link;
