@@ -98,7 +98,7 @@ fn an_interrupted_dispatch_goes_on_and_says_how_to_end_it() {
     assert_eq!(waiting.wait().unwrap().code(), Some(130));
     for action in ["show", "cancel"] {
         let begin = told.find(&format!("dispatches {action} dsp_")).unwrap();
-        let words = told[begin..].split(|end: char| end == ' ' || end == ',');
+        let words = told[begin..].split([' ', ',']);
         let (out, _) = said(program(&home, &bridge).args(words.take(3)));
         let state = ["running", "cancel"][usize::from(action == "cancel")];
         assert!(out.contains(state), "{action}: {out}");

@@ -23,7 +23,7 @@ pub(crate) struct Link {
     pub(crate) life: Life,
 }
 
-/// What is the same as long as a server gives no number of a transaction a second time.
+/// Identity of a server as long as it gives no number of a transaction a second time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Life {
     pub(crate) timeline: i64,
