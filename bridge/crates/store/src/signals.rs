@@ -226,19 +226,17 @@ impl Summing {
         let is_full = self.values.len() == MOST_VALUES;
         let known = match value {
             Some(value) => self.values.get_mut(value),
-            None => Some(self.without.get_or_insert_default()),
+            None => self.without.as_mut(),
         };
-        match known {
-            _ if self.left_out.is_some() => return false,
-            Some(sum) if self.records < MOST_SUMMED => sum.add_all(amounts),
-            None if self.records < MOST_SUMMED && !is_full => {
-                let value = value.unwrap_or_default().to_owned();
-                self.values.insert(value, *amounts);
-            }
-            _ => {
-                self.left_out = Some(at);
-                return false;
-            }
+        let has_room = self.records < MOST_SUMMED && (known.is_some() || !is_full);
+        if self.left_out.is_some() || !has_room {
+            self.left_out.get_or_insert(at);
+            return false;
+        }
+        match (known, value) {
+            (Some(sum), _) => sum.add_all(amounts),
+            (None, Some(value)) => drop(self.values.insert(value.to_owned(), *amounts)),
+            (None, None) => self.without = Some(*amounts),
         }
         self.records += 1;
         true
@@ -247,10 +245,8 @@ impl Summing {
     pub fn finish(self) -> SignalSums {
         let with = self.values.into_iter();
         let with = with.map(|(value, sum)| (Some(value), sum));
-        // One that was left out has made an empty sum.
-        let without = self.without.filter(|sum| sum.signals > 0);
         SignalSums {
-            values: with.chain(without.map(|sum| (None, sum))).collect(),
+            values: with.chain(self.without.map(|sum| (None, sum))).collect(),
             left_out: self.left_out,
         }
     }

@@ -104,16 +104,28 @@ pub(super) fn by_value(
         SignalProperty::Adapter => BY_ADAPTER,
         SignalProperty::Model => BY_MODEL,
     };
+    let mut summing = Summing::default();
+    each(connection, sql, since, |at, row, amounts| {
+        Ok(summing.add(at, row.get_ref(5)?.as_str_or_null()?, amounts))
+    })?;
+    Ok(summing.finish())
+}
+
+/// Passes on the rows of a query since a time, which begin like those of `select_amounts`, until one is left out.
+pub(super) fn each(
+    connection: &Connection,
+    sql: &str,
+    since: Timestamp,
+    mut add: impl FnMut(Timestamp, &Row<'_>, &SignalTotals) -> rusqlite::Result<bool>,
+) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(sql)?;
     let mut rows = statement.query([nanos(since)])?;
-    let mut summing = Summing::default();
     while let Some(row) = rows.next()? {
-        let value = row.get_ref(5)?.as_str_or_null()?;
-        if !summing.add(rows::time(row, 0)?, value, &of_row(row)?) {
+        if !add(rows::time(row, 0)?, row, &of_row(row)?)? {
             break;
         }
     }
-    Ok(summing.finish())
+    Ok(())
 }
 
 fn add(
@@ -132,7 +144,7 @@ fn add(
 }
 
 /// Amounts in the columns after the first.
-pub(super) fn of_row(row: &Row<'_>) -> rusqlite::Result<SignalTotals> {
+fn of_row(row: &Row<'_>) -> rusqlite::Result<SignalTotals> {
     let usage = [row.get(2)?, row.get(3)?];
     Ok(SignalTotals::of_one(row.get(1)?, usage, row.get(4)?))
 }

@@ -6,7 +6,7 @@ use rusqlite::{Connection, Row, params};
 use forge_store::record::{Finish, Spending, SpendingSums};
 use forge_store::spending::Summing;
 
-use super::rows::{self, nanos};
+use super::rows::nanos;
 use super::{Tx, amounts};
 
 /// Newest first.
@@ -48,17 +48,12 @@ pub(super) fn read(row: &Row<'_>, first: usize) -> rusqlite::Result<Option<Spend
 }
 
 pub(super) fn sums(connection: &Connection, since: Timestamp) -> rusqlite::Result<SpendingSums> {
-    let mut statement = connection.prepare_cached(SINCE)?;
-    let mut rows = statement.query([nanos(since)])?;
     let mut summing = Summing::default();
-    while let Some(row) = rows.next()? {
-        let text = |column| row.get_ref(column)?.as_str().map_err(rusqlite::Error::from);
+    amounts::each(connection, SINCE, since, |at, row, usage| {
+        let (adapter, agent) = (row.get_ref(5)?.as_str()?, row.get_ref(6)?.as_str()?);
         let model = row.get_ref(7)?.as_str_or_null()?;
-        let usage = amounts::of_row(row)?;
-        if !summing.add(rows::time(row, 0)?, text(5)?, text(6)?, model, &usage) {
-            break;
-        }
-    }
+        Ok(summing.add(at, adapter, agent, model, usage))
+    })?;
     Ok(summing.finish())
 }
 
