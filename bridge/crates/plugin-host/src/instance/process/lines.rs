@@ -96,52 +96,30 @@ pub(super) fn read(line: &[u8]) -> Result<Line, String> {
         Ok(id) => Ok(id),
     });
     let id = id.transpose()?;
-    match (id, members) {
-        (
-            Some(id),
-            Members {
-                ok: Some(answer),
-                error: None,
-                event: None,
-                ..
-            },
-        ) => {
+    let Members {
+        ok,
+        error,
+        event,
+        log,
+        manifest,
+        ..
+    } = members;
+    match (id, ok, error, event, log, manifest) {
+        (Some(id), Some(answer), None, None, ..) => {
             let answer = bytes(answer);
             Ok(Line::Answer { id, answer })
         }
-        (
-            Some(id),
-            Members {
-                ok: None,
-                error: Some(error),
-                event: None,
-                ..
-            },
-        ) => {
+        (Some(id), None, Some(error), None, ..) => {
             let error = bytes(error);
             Ok(Line::Error { id, error })
         }
-        (
-            id,
-            Members {
-                ok: None,
-                error: None,
-                event: Some(event),
-                ..
-            },
-        ) => Ok(Line::Event {
+        (id, None, None, Some(event), ..) => Ok(Line::Event {
             id: id.unwrap_or(0),
             event: bytes(event),
         }),
-        (None, Members { log: Some(log), .. }) => Ok(log_line(&log)),
-        (
-            None,
-            Members {
-                manifest: Some(manifest),
-                ..
-            },
-        ) => Ok(Line::Manifest(bytes(manifest))),
-        (_, _) => Err(format!(
+        (None, _, _, _, Some(log), _) => Ok(log_line(&log)),
+        (None, .., Some(manifest)) => Ok(Line::Manifest(bytes(manifest))),
+        _ => Err(format!(
             "a line without one of \"manifest\", \"event\", \"log\", or \"id\" with \"ok\" or \"error\": {:?}",
             shown()
         )),
