@@ -15,13 +15,11 @@ use tokio::time::interval;
 use super::client::{Client, Target};
 use super::screen::{Screen, Tone, harmless, text};
 use super::stream::{Events, Query};
-use super::{Context, FAILED, block_on, tail};
+use super::{Context, FAILED, INTERRUPTED, block_on, tail};
 
 /// Redraw interval of the progress line.
 const BEAT: Duration = Duration::from_millis(500);
 const LONGEST_DOING: usize = 60;
-/// Exit code after SIGINT, as shells have it.
-const INTERRUPTED: u8 = 130;
 
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

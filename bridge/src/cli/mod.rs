@@ -73,7 +73,8 @@ Exit codes:
   2    invalid arguments
   3    the bridge is unreachable
   4    the bridge answered with an error
-  130  interrupted: the demo, or a bridge immediately by a second signal";
+  130  interrupted: a dispatch that is followed, the demo, or a bridge immediately
+       by a second signal";
 
 /// Execution bridge: accepts dispatches, runs them on agent runtimes and delivers the results.
 ///
