@@ -11,13 +11,16 @@ use anyhow::Context as _;
 use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::Value;
+use tokio::time::sleep;
 
-use super::super::client::{Client, Target};
+use super::super::client::{Client, Error, Target};
 use super::super::screen::text;
 use super::super::sink::Callback;
 
 /// Concurrent requests at the end.
 const AT_ONCE: usize = 16;
+/// Pause before a record is read again.
+const AGAIN: Duration = Duration::from_millis(50);
 const PAGE: &str = "1000";
 /// Maximum attempts of a dispatch whose policy allows retries after a crash.
 const MOST_ATTEMPTS: usize = 3;
@@ -152,8 +155,23 @@ impl Ledger {
         }
     }
 
-    /// Reads every accepted dispatch and the event log, and compares them with the callbacks and the journal.
-    pub(super) async fn settle(&self, client: &Client, journal: &Path) -> anyhow::Result<Findings> {
+    /// Reads every accepted dispatch once it is settled, or at the deadline, and the event log, and compares them with
+    /// the callbacks and the journal.
+    pub(super) async fn settle(
+        &self,
+        client: &Client,
+        journal: &Path,
+        deadline: Instant,
+    ) -> anyhow::Result<Findings> {
+        let ids: Vec<String> = self.state().accepted.keys().cloned().collect();
+        let records: Vec<_> = stream::iter(ids)
+            .map(|id| async move {
+                let record = self.settled(client, &id, deadline).await;
+                (id, record)
+            })
+            .buffer_unordered(AT_ONCE)
+            .collect()
+            .await;
         let mut state = std::mem::take(&mut *self.state());
         let runs = runs(journal)?;
         let mut findings = Findings {
@@ -169,15 +187,7 @@ impl Ledger {
             waits: std::mem::take(&mut state.waits),
             take_overs: Vec::new(),
         };
-        let ids: Vec<String> = state.accepted.keys().cloned().collect();
-        let mut records = stream::iter(ids)
-            .map(|id| async move {
-                let path = ["api", "v2", "dispatch", id.as_str()];
-                let record = client.get(Target::path(&path)).await;
-                (id, record)
-            })
-            .buffer_unordered(AT_ONCE);
-        while let Some((id, record)) = records.next().await {
+        for (id, record) in records {
             let what = match record {
                 Ok(record) => findings.record(&state, &id, &record, &runs),
                 Err(error) => Err(format!("{id} was answered 202 but cannot be read: {error}")),
@@ -187,9 +197,36 @@ impl Ledger {
                 findings.broken.push(what);
             }
         }
-        drop(records);
         findings.log(client, &state.faults).await?;
         Ok(findings)
+    }
+
+    /// Record of a dispatch once it is finished and its callback has arrived, or at the deadline. The health report is not
+    /// asked, because its numbers can be 2 s old where nodes share a database.
+    async fn settled(&self, client: &Client, id: &str, deadline: Instant) -> Result<Value, Error> {
+        loop {
+            let path = ["api", "v2", "dispatch", id];
+            // A node that has just lost its lease answers 503 until it has another one.
+            let record = client.get(Target::path(&path)).await;
+            if record
+                .as_ref()
+                .is_ok_and(|record| self.is_settled(id, record))
+                || Instant::now() >= deadline
+            {
+                return record;
+            }
+            sleep(AGAIN).await;
+        }
+    }
+
+    fn is_settled(&self, id: &str, record: &Value) -> bool {
+        record["status"] == "finished"
+            && match text(record, "/deliveries/0/status").as_str() {
+                "pending" => false,
+                // The answer to the bridge precedes the note of the callback here.
+                "delivered" => self.state().received.contains_key(id),
+                _ => true,
+            }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -17,13 +17,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
-use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::client::{Client, Target};
+use super::client::Client;
 use super::screen::Tone;
 use super::serve::Signals;
 use super::sink::Sink;
@@ -41,7 +40,7 @@ const CLIENTS: u32 = 8;
 /// Time limit of a drill, plus `TIME_A_KILL` for each kill.
 const TIME: Duration = Duration::from_secs(180);
 const TIME_A_KILL: Duration = Duration::from_secs(10);
-/// Time limit for outstanding work after the last kill.
+/// Time limit for outstanding work after the last kill. Dispatches still open then count as lost.
 const CATCH_UP: Duration = Duration::from_secs(120);
 /// Most bridges that share a database.
 const MOST_NODES: i64 = 16;
@@ -202,12 +201,16 @@ async fn drill_in(
     fleet.cause(arguments).await?;
     load.enough.cancel();
     let kills = arguments.kills;
-    progress.show(kills, &ledger, "catching up");
-    clients.wait().await;
-    let client = &load.bridges[0];
-    catch_up(client, &ledger, &progress, kills).await?;
-    progress.show(kills, &ledger, "verifying");
-    let findings = ledger.settle(client, &shared.journal()).await;
+    let journal = shared.journal();
+    let settling = async {
+        clients.wait().await;
+        let deadline = Instant::now() + CATCH_UP;
+        ledger.settle(&load.bridges[0], &journal, deadline).await
+    };
+    let findings = tokio::select! {
+        findings = settling => findings,
+        never = progress.redraw(kills, &ledger, "catching up") => match never {},
+    };
     progress.end();
     let done = fleet.end()?;
     Ok(Report {
@@ -219,34 +222,6 @@ async fn drill_in(
         kept: None,
         database: None,
     })
-}
-
-/// Waits until no dispatch is queued or running and no callback is pending, up to `CATCH_UP`. Dispatches still open
-/// then count as lost.
-async fn catch_up(
-    client: &Client,
-    ledger: &Ledger,
-    progress: &Progress,
-    kills: u32,
-) -> anyhow::Result<()> {
-    let deadline = Instant::now() + CATCH_UP;
-    let none = |health: &Value, pointer: &str| health.pointer(pointer).is_some_and(|n| *n == 0);
-    while Instant::now() < deadline {
-        // A node that has just lost its lease answers 503 until it has another one.
-        let health = client.get(Target::path(&["api", "health"])).await;
-        let health = health.unwrap_or_default();
-        let waits = [
-            "/adapters/echo/queued",
-            "/adapters/echo/running",
-            "/deliveries/pending",
-        ];
-        if waits.iter().all(|pointer| none(&health, pointer)) {
-            break;
-        }
-        progress.show(kills, ledger, "catching up");
-        sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
 }
 
 fn bytes_in(folder: &Path) -> u64 {

@@ -1,16 +1,19 @@
 //! Output of the drill: the progress line and the final report.
 
+use std::convert::Infallible;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::super::screen::{Screen, Tone};
 use super::faults::Done;
 use super::ledger::{Findings, Ledger};
 
 const BAR: usize = 24;
+const BETWEEN_DRAWINGS: Duration = Duration::from_millis(50);
 /// Violations listed in the report; the rest are only counted.
 const NAMED: usize = 10;
 
@@ -43,6 +46,14 @@ impl Progress {
             "━".repeat(full),
             "─".repeat(BAR - full),
         );
+    }
+
+    /// Shows the line with its latest numbers until it is dropped.
+    pub(super) async fn redraw(&self, done: u32, ledger: &Ledger, doing: &str) -> Infallible {
+        loop {
+            self.show(done, ledger, doing);
+            sleep(BETWEEN_DRAWINGS).await;
+        }
     }
 
     pub(super) fn end(&self) {
