@@ -30,7 +30,7 @@ pub(super) struct Ledger {
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct State {
     /// Recovery policy by dispatch id.
     accepted: BTreeMap<String, &'static str>,
@@ -56,6 +56,7 @@ pub(super) enum Recovery {
     TakeOver,
 }
 
+#[derive(Clone)]
 struct Receipt {
     webhook_id: String,
     body: u64,
@@ -172,7 +173,7 @@ impl Ledger {
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let mut state = std::mem::take(&mut *self.state());
+        let state = self.state().clone();
         let runs = runs(journal)?;
         let mut findings = Findings {
             accepted: state.accepted.len(),
@@ -183,8 +184,8 @@ impl Ledger {
             duplicates: state.duplicates,
             lost: 0,
             events: 0,
-            broken: std::mem::take(&mut state.broken),
-            waits: std::mem::take(&mut state.waits),
+            broken: state.broken.clone(),
+            waits: state.waits.clone(),
             take_overs: Vec::new(),
         };
         for (id, record) in records {

@@ -3,6 +3,7 @@
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,6 +21,9 @@ use crate::config::Config;
 /// Time limit of a start; a longer one is reported as a failure.
 const PATIENCE: Duration = Duration::from_secs(60);
 const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// Ports of which each bridge gets one.
+const PORTS: Range<u16> = 20_000..30_000;
+const PORT_TRIES: u32 = 100;
 /// Lines of the log shown when the bridge does not start.
 const LAST_LINES: usize = 12;
 
@@ -82,10 +86,7 @@ impl Home {
             Some(path) => path.clone(),
             None => demo::beside_the_binary()?.display().to_string(),
         };
-        // Fixed, so that disconnected clients find the restarted bridge.
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
+        let port = free_port()?;
         let folder = shared.folder.join(format!("bridge-{number}"));
         DirBuilder::new()
             .mode(0o700)
@@ -160,17 +161,35 @@ impl Home {
     }
 }
 
+/// Port for a bridge and its successors, so that disconnected clients find them. It is below those that a system gives
+/// out itself, so that no other program gets it while no bridge listens.
+fn free_port() -> io::Result<u16> {
+    let mut tries = PORT_TRIES;
+    loop {
+        let port = rand::random_range(PORTS);
+        match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries > 0 => tries -= 1,
+            bound => return bound.map(|_| port),
+        }
+    }
+}
+
 impl Victim {
     /// Waits until the bridge accepts requests.
     pub(super) async fn ready(&mut self, client: &Client) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let target = || Target::path(&["api", "health", "ready"]);
-        while client.get(target()).await.is_err() {
+        loop {
+            let is_ready = client.get(target()).await.is_ok();
+            // Asked even after an answer: that could be of another program.
             if let Some(status) = self.child.try_wait()? {
                 bail!(
                     "the bridge did not start ({status}):\n{}",
                     self.last_words()
                 );
+            }
+            if is_ready {
+                return Ok(());
             }
             if Instant::now() > deadline {
                 bail!(
@@ -180,7 +199,6 @@ impl Victim {
             }
             sleep(BETWEEN_LOOKS).await;
         }
-        Ok(())
     }
 
     /// Kills the process with SIGKILL and waits for its end.
