@@ -39,7 +39,7 @@ def test_a_recording_is_an_asciicast(cast: str) -> None:
     assert header["version"] == 2 and (header["width"], header["height"]) == (100, 30)
     assert all(kind == "o" for _, kind, _ in events)
     times = [at for at, _, _ in events]
-    assert times == sorted(times) and len(times) > 60
+    assert times == sorted(times) and len(times) > 20
     shown = "".join(text for _, _, text in events)
     assert "$ forge-bridge demo\r\n" in shown and "valid signature" in shown
     assert "Nothing that was answered 202 was lost." in shown
