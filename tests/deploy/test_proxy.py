@@ -9,10 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +98,27 @@ def test_requests_go_to_both_and_none_is_refused_while_one_stops(
 
 
 def test_a_killed_bridge_costs_no_request(two: list[tuple[subprocess.Popen[bytes], str]], proxy: str) -> None:
-    two[0][0].kill()
-    two[0][0].wait()
-    for _ in range(20):
-        post(proxy)
-    assert len(request(f"{two[1][1]}/api/v2/dispatches")["dispatches"]) == 20
+    killed = threading.Event()
+
+    def work() -> int:
+        posted = 0
+        while not killed.is_set():
+            post(proxy)
+            posted += 1
+        for _ in range(5):
+            post(proxy)
+        return posted
+
+    with ThreadPoolExecutor(8) as clients:
+        posting = [clients.submit(work) for _ in range(8)]
+        while not request(f"{two[0][1]}/api/v2/dispatches")["dispatches"]:
+            time.sleep(0.01)
+        two[0][0].kill()
+        two[0][0].wait()
+        killed.set()
+        # Each was accepted, or `post` had failed.
+        posted = [client.result() for client in posting]
+    assert sum(posted) > 8
 
 
 @pytest.mark.parametrize("accept", ["text/event-stream", "application/x-ndjson"])
