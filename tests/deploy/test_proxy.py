@@ -98,6 +98,16 @@ def test_requests_go_to_both_and_none_is_refused_while_one_stops(
 
 
 def test_a_killed_bridge_costs_no_request(two: list[tuple[subprocess.Popen[bytes], str]], proxy: str) -> None:
+    two[0][0].kill()
+    two[0][0].wait()
+    for _ in range(20):
+        post(proxy)
+    assert len(request(f"{two[1][1]}/api/v2/dispatches")["dispatches"]) == 20
+
+
+def test_a_bridge_killed_under_load_costs_no_request(
+    two: list[tuple[subprocess.Popen[bytes], str]], proxy: str
+) -> None:
     killed = threading.Event()
 
     def work() -> int:
