@@ -173,7 +173,7 @@ impl Ledger {
             .buffer_unordered(AT_ONCE)
             .collect()
             .await;
-        let state = self.state().clone();
+        let mut state = self.state().clone();
         let runs = runs(journal)?;
         let mut findings = Findings {
             accepted: state.accepted.len(),
@@ -184,8 +184,8 @@ impl Ledger {
             duplicates: state.duplicates,
             lost: 0,
             events: 0,
-            broken: state.broken.clone(),
-            waits: state.waits.clone(),
+            broken: std::mem::take(&mut state.broken),
+            waits: std::mem::take(&mut state.waits),
             take_overs: Vec::new(),
         };
         for (id, record) in records {
