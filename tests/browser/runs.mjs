@@ -59,7 +59,7 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     await node("Merge the results MERGED · refinery").waitFor();
     await badge("completed");
     const proof = page.getByRole("table", { name: "Proof of refinery-final" });
-    for (const branch of ["forge/schema/1", "forge/api/2", "forge/cart/1", "forge/docs/1"]) {
+    for (const branch of ["schema/1", "api/2", "cart/1", "docs/1"]) {
       await proof.getByRole("row").filter({ hasText: branch }).getByText("ancestor").waitFor();
     }
     await main.getByText("5 MERGED", { exact: true }).waitFor();
@@ -71,8 +71,8 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
 
   await step("a task shows its attempts, events and artifacts, and leads to its dispatches and back", async () => {
     const attempts = main.getByRole("list", { name: "Attempts" }).getByRole("listitem");
-    assert.match(await attempts.nth(0).innerText(), /FAILED.*forge\/api\/1.*echo_failed/s);
-    assert.match(await attempts.nth(1).innerText(), /MERGED.*forge\/api\/2/s);
+    assert.match(await attempts.nth(0).innerText(), /FAILED.*\/api\/1.*echo_failed/s);
+    assert.match(await attempts.nth(1).innerText(), /MERGED.*\/api\/2/s);
     await main.getByText("Events", { exact: true }).click();
     const events = main.getByRole("list", { name: "Events of the task" });
     await events.getByText("task.progress").waitFor();

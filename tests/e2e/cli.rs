@@ -289,7 +289,7 @@ fn the_demo_of_a_run() {
         "links             Link the pages  ◄─ style",
         "german/2          pushed ",
         "refinery-final merged 3 results to ",
-        "of forge/german/2 is an ancestor of it",
+        "/german/2 is an ancestor of it",
         "<link rel=stylesheet href=site.css>",
         "its state is the fold of its log",
         "Done in ",

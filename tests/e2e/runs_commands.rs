@@ -126,7 +126,7 @@ fn a_run_is_started_followed_and_shown() {
         "from        main at ".to_owned(),
         "task                status  attempt  after  title\na                   MERGED  1        -      Task a\n  b                 MERGED  2        a      Task b\n    refinery-final  MERGED  1        ".to_owned(),
         format!("refinery-final merged 2 results to {tip} of forge/integration/{run}\n"),
-        " of forge/b/2 is an ancestor of it".to_owned(),
+        format!(" of forge/{run}/b/2 is an ancestor of it"),
     ] {
         assert!(shown.contains(&line), "{line:?} is not in {shown}");
     }

@@ -30,7 +30,7 @@ async fn operations_that_were_cut_at_any_time_complete_when_they_are_repeated() 
         bed.git.attach("run_1", &bed.url(), None).await
     })
     .await;
-    let branch = Branch::of_attempt("one", 1).unwrap();
+    let branch = Branch::of_attempt("run_1", "one", 1).unwrap();
     let checkout = until_done(&bed, async || {
         let repository = bed.git.attach("run_1", &bed.url(), None).await?;
         repository.start(&branch, repository.base()).await?;
@@ -76,7 +76,7 @@ async fn leftovers_of_a_killed_process_are_removed() {
         "config.lock",
         "HEAD.lock",
         "packed-refs.lock",
-        "refs/heads/forge/one/1.lock",
+        "refs/heads/forge/run_1/one/1.lock",
     ] {
         write(&bed.bare(), lock, "");
     }

@@ -22,7 +22,7 @@ async fn a_conflict_is_resolved_in_a_checkout_and_proved() {
     assert_eq!((&conflict.onto, &conflict.input), (&one.commit, &two));
     assert_eq!(conflict.paths, ["shared.txt"]);
 
-    let branch = Branch::of_attempt("refinery-1", 1).unwrap();
+    let branch = Branch::of_attempt("run_1", "refinery-1", 1).unwrap();
     repository.start(&branch, &conflict.onto).await.unwrap();
     let checkout = repository.checkout(&branch).await.unwrap();
     checkout
@@ -61,7 +61,7 @@ async fn what_a_child_has_done_is_written_into_the_folder_of_its_parent() {
     let parent = bed.checkout(&repository, "one").await;
     write(parent.folder(), "parent.txt", "in work");
     let before = commit(&parent).await.commit;
-    let branch = Branch::of_child("one", 1, 1).unwrap();
+    let branch = Branch::of_child("run_1", "one", 1, 1).unwrap();
     repository.start(&branch, &before).await.unwrap();
     let child = repository.checkout(&branch).await.unwrap();
     write(child.folder(), "deep/er/child.txt", "done");
@@ -110,12 +110,12 @@ async fn a_result_without_an_input_is_not_proved_and_a_copied_patch_is() {
         .unwrap_err()
         .to_string();
     assert!(
-        missing.contains("forge/two/1") && !missing.contains("forge/one/1"),
+        missing.contains("run_1/two/1") && !missing.contains("run_1/one/1"),
         "{missing}"
     );
 
     // A rebase by an agent: the same change on another commit.
-    let branch = Branch::of_attempt("three", 1).unwrap();
+    let branch = Branch::of_attempt("run_1", "three", 1).unwrap();
     repository.start(&branch, &one.commit).await.unwrap();
     let copy = repository.checkout(&branch).await.unwrap();
     write(copy.folder(), "two.txt", "2");

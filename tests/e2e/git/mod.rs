@@ -71,7 +71,7 @@ impl Bed {
 
     /// Checkout of the first attempt of a task, which begins at the base.
     async fn checkout(&self, repository: &Repository, task: &str) -> Checkout {
-        let branch = Branch::of_attempt(task, 1).unwrap();
+        let branch = Branch::of_attempt("run_1", task, 1).unwrap();
         repository.start(&branch, repository.base()).await.unwrap();
         repository.checkout(&branch).await.unwrap()
     }

@@ -126,12 +126,13 @@ async fn the_start_is_a_branch_or_a_tag_that_exists() {
 #[tokio::test]
 async fn the_default_branch_is_never_pushed() {
     let bed = Bed::new(Push::Always).await;
+    // A name that no run needs, or it would end before.
     run(
         &bed.origin(),
-        &["checkout", "-qb", "forge/integration/run_1"],
+        &["checkout", "-qb", "forge/integration/run_2"],
     );
     let repository = bed.attach().await;
-    let target = Branch::of_run("run_1").unwrap();
+    let target = Branch::of_run("run_2").unwrap();
     let error = repository
         .publish(&target, None, repository.base())
         .await
@@ -187,4 +188,56 @@ async fn a_redirect_is_not_followed_and_a_name_can_be_pinned() {
     let ended = spawn_blocking(move || git.args(["-c", &pin, "ls-remote", &url]).output());
     assert!(!ended.await.unwrap().unwrap().status.success());
     assert!(seen.recv().await.unwrap().contains("GET /c/info/refs"));
+}
+
+/// A foreign branch that excludes the branches of a run is told before anything is made, and stays.
+#[tokio::test]
+async fn branches_that_cannot_be_made_are_told_when_the_repository_is_attached() {
+    for (found, wanted) in [
+        ("forge", Some("forge/integration/run_1")),
+        ("forge/integration", Some("forge/integration/run_1")),
+        ("forge/integration/run_1", Some("forge/integration/run_1")),
+        ("forge/integration/run_1/x", Some("forge/integration/run_1")),
+        ("forge/run_1", Some("forge/run_1")),
+        ("forge/run_1/one/1", Some("forge/run_1")),
+        ("forge/integration/run_2", None),
+        ("forge/run_10/one/1", None),
+        ("forge/one/1", None),
+        ("forged", None),
+    ] {
+        let bed = Bed::new(Push::Always).await;
+        run(&bed.origin(), &["branch", found]);
+        let attached = bed.git.attach("run_1", &bed.url(), None).await;
+        let told = attached.as_ref().err().map(ToString::to_string);
+        let expected = wanted.map(|wanted| {
+            format!(
+                "the branches of this run cannot be made: the repository has a branch {found:?}, and the run needs \
+                 {wanted:?}; rename it"
+            )
+        });
+        assert_eq!(told, expected);
+        if let Ok(repository) = attached {
+            let branch = bed.checkout(&repository, "one").await.branch().clone();
+            let published = repository.publish(&branch, None, repository.base()).await;
+            published.unwrap();
+        }
+        run(&bed.origin(), &["rev-parse", "--verify", found]);
+    }
+}
+
+/// The branch of an attempt is created, never taken over, whatever its commit is.
+#[tokio::test]
+async fn a_foreign_branch_is_not_moved() {
+    let bed = Bed::new(Push::Always).await;
+    let repository = bed.attach().await;
+    let work = bed.work(&repository, "one", "one.txt", "1").await;
+    write(&bed.origin(), "theirs.txt", "2");
+    run(&bed.origin(), &["checkout", "-qb", work.branch.as_str()]);
+    run(&bed.origin(), &["add", "-A"]);
+    run(&bed.origin(), &["commit", "-qm", "Theirs"]);
+    let theirs = run(&bed.origin(), &["rev-parse", "HEAD"]);
+    let refused = repository.publish(&work.branch, None, &work.commit).await;
+    assert!(matches!(refused, Err(Error::Moved { .. })), "{refused:?}");
+    let found = run(&bed.origin(), &["rev-parse", work.branch.as_str()]);
+    assert_eq!(found, theirs);
 }

@@ -58,7 +58,7 @@ async fn work_is_merged_proved_and_published_and_the_users_checkout_stays() {
     assert_eq!(at_remote, merged.as_str());
     let author = run(
         &bed.origin(),
-        &["log", "-1", "--format=%an %at %B", "forge/one/1"],
+        &["log", "-1", "--format=%an %at %B", "forge/run_1/one/1"],
     );
     assert_eq!(
         author,

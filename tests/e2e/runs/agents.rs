@@ -67,7 +67,7 @@ async fn agents_start_agents_whose_work_is_merged_into_theirs() {
     );
     let events = events(api, &run).await;
     let started = of(&events, "agent.started");
-    assert_eq!(started[1]["branch"], "forge/a/1.2");
+    assert_eq!(started[1]["branch"], *format!("forge/{run}/a/1.2"));
     let ended: Vec<_> = of(&events, "agent.ended")
         .iter()
         .map(|data| data["error"].is_null())
@@ -96,8 +96,10 @@ async fn work_that_conflicts_stays_on_the_branch_of_its_agent() {
     assert!(["first", "second"].contains(&&*kept), "{kept}");
     let (_, a) = api.get(&format!("/api/v1/runs/{run}/tasks/a")).await;
     let walkthrough = a["walkthrough"].as_str().unwrap();
-    let told = "its changes conflict with yours in own.txt; they are on the branch forge/a/1.";
-    assert!(walkthrough.contains(told), "{walkthrough}");
+    let told = format!(
+        "its changes conflict with yours in own.txt; they are on the branch forge/{run}/a/1."
+    );
+    assert!(walkthrough.contains(&told), "{walkthrough}");
     let files = origin.git(&["--git-dir=origin.git", "ls-tree", "--name-only", &target]);
     assert_eq!(files.matches(".txt").count(), 2, "{files}");
     verified(api, &run).await;

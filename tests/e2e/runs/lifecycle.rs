@@ -56,7 +56,8 @@ async fn a_run_goes_from_the_interview_to_a_proved_merge() {
         .iter()
         .map(|data| data["branch"].clone())
         .collect();
-    assert!(branches.contains(&json!("forge/b/2")), "{branches:?}");
+    let second = json!(format!("forge/{run}/b/2"));
+    assert!(branches.contains(&second), "{branches:?}");
     assert_eq!(kinds(&events, "task.retried").len(), 1);
     verified(api, &run).await;
 

@@ -30,7 +30,7 @@ async fn conflicts_are_settled_one_after_the_other_by_an_agent() {
     assert_eq!(merged["conflicts"], json!(["same.txt"]));
     assert_eq!(
         merged["mergedBranches"],
-        json!(["forge/a/1", "forge/b/1", "forge/c/1"])
+        json!(["a", "b", "c"].map(|id| format!("forge/{run}/{id}/1")))
     );
     let proof = merged["proof"].as_array().unwrap();
     assert!(proof.iter().all(|one| one["by"] == "ancestor"), "{merged}");

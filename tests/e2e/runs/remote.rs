@@ -122,7 +122,7 @@ async fn a_push_that_is_refused_or_dropped_gives_no_merge() {
     let addresses: Vec<_> = addresses.collect();
     let bridge = Bridge::configured(&settings(&addresses), &[]).await;
     let api = &bridge.api;
-    for branches in ["refs/heads/forge/integration/*", "refs/heads/forge/a/*"] {
+    for branches in ["refs/heads/forge/integration/*", "refs/heads/forge/*/a/*"] {
         let mut runs = Vec::new();
         for ((origin, address), (name, script, _)) in origins.iter().zip(&addresses).zip(HOOKS) {
             let _ = std::fs::remove_dir_all(origin.path().join("hooks"));
@@ -182,7 +182,7 @@ async fn a_target_that_moves_before_the_push_is_merged_again() {
                 let is_push = match is_told {
                     true => body.windows(name.len()).any(|part| part == name),
                     false => {
-                        let heads = ["--git-dir=origin.git", "branch", "--list", "forge/a/1"];
+                        let heads = ["--git-dir=origin.git", "branch", "--list", "forge/*/a/1"];
                         line.contains("?service=git-receive-pack") && !origin.git(&heads).is_empty()
                     }
                 };

@@ -34,3 +34,44 @@ async fn repositories_that_may_not_be_used_are_refused_or_end_the_run() {
     assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
     bridge.stop().await;
 }
+
+/// Runs of one repository with the same ids of tasks, at the same time, touch neither each other's branches nor
+/// foreign ones.
+#[tokio::test]
+async fn runs_at_once_on_one_repository_do_not_meet() {
+    const RUNS: usize = 20;
+    let origin = Origin::new();
+    let foreign = ["forge/a/1", "forge/b/1", "forge/integration-2", "forge/t/1"];
+    let main = origin.git(&["--git-dir=origin.git", "rev-parse", "main"]);
+    for branch in foreign {
+        origin.git(&["--git-dir=origin.git", "branch", branch, "main"]);
+    }
+    let bridge = Bridge::configured(&origin.settings(), &[]).await;
+    let api = &bridge.api;
+    let mut runs = Vec::new();
+    for number in 0..RUNS {
+        let run = create(api, &json!({"repoUrl": origin.url()})).await;
+        let tasks = [
+            task("a", &[], &format!("write {number}-a.txt a")),
+            task("b", &["a"], &format!("write {number}-b.txt b")),
+        ];
+        say(api, &run, &plan(&tasks)).await;
+        runs.push(run);
+    }
+    for run in &runs {
+        let record = ended(api, run).await;
+        assert_eq!(record["status"], "completed", "{record}");
+        let events = events(api, run).await;
+        assert_eq!(of(&events, "task.scheduled").len(), 3, "one attempt a task");
+        for pushed in of(&events, "branch.pushed") {
+            let branch = pushed["branch"].as_str().unwrap();
+            let found = origin.git(&["--git-dir=origin.git", "rev-parse", branch]);
+            assert_eq!(pushed["ref"], *found, "{branch}");
+        }
+    }
+    for branch in foreign {
+        let found = origin.git(&["--git-dir=origin.git", "rev-parse", branch]);
+        assert_eq!(found, main, "{branch}");
+    }
+    bridge.stop().await;
+}

@@ -49,7 +49,8 @@ async fn a_stale_attempt_is_repeated_on_another_branch() {
     say(api, &run, &plan(&[a])).await;
     let record = ended(api, &run).await;
     assert_eq!(record["status"], "completed", "{record}");
-    assert_eq!(record["tasks"]["a"]["branch"], "forge/a/2", "{record}");
+    let branch = format!("forge/{run}/a/2");
+    assert_eq!(record["tasks"]["a"]["branch"], *branch, "{record}");
     assert_eq!(
         origin.file(&format!("forge/integration/{run}"), "a.txt"),
         "one"

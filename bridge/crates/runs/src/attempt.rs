@@ -32,7 +32,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// Makes the checkout of an attempt and submits its dispatch. Both are there already after a crash.
 pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
     let place = Place::first(task, attempt);
-    let branch = match Branch::of_attempt(task, attempt) {
+    let branch = match context.branch(task, attempt) {
         Ok(branch) => branch,
         Err(error) => return failed(context, task, attempt, &error.to_string()),
     };
@@ -90,10 +90,10 @@ async fn check_out(
         for id in context.state.dependencies(task) {
             match context.state.tasks.get(id) {
                 Some(before) if before.is_refinery() => {
-                    let target = Branch::of_run(&context.run.to_string())?;
+                    let target = context.target()?;
                     onto = repository.tip(&target).await?.unwrap_or(onto);
                 }
-                Some(before) => inputs.extend(input(id, before)),
+                Some(before) => inputs.extend(input(context, id, before)),
                 None => {}
             }
         }
@@ -111,8 +111,8 @@ async fn check_out(
 }
 
 /// Result of a task, for a merge.
-pub(crate) fn input(id: &str, task: &Task) -> Option<Input> {
-    let branch = Branch::of_attempt(id, task.attempt).ok()?;
+pub(crate) fn input(context: &Context, id: &str, task: &Task) -> Option<Input> {
+    let branch = context.branch(id, task.attempt).ok()?;
     let commit = CommitId::parse(task.commit.as_deref()?)?;
     Some(Input { branch, commit })
 }
@@ -132,7 +132,7 @@ pub(crate) async fn finish(
         });
     }
     let repository = context.repository().await?;
-    let branch = Branch::of_attempt(task, attempt)?;
+    let branch = context.branch(task, attempt)?;
     let checkout = repository.checkout(&branch).await?;
     let title = context.state.tasks.get(task).map(|known| &*known.title);
     let message = message(context, task, attempt, title.unwrap_or(task));
@@ -281,20 +281,12 @@ async fn push_once(
     attempt: u32,
 ) -> Result<(Branch, CommitId), git::Error> {
     let repository: Repository = context.repository().await?;
-    let branch = Branch::of_attempt(task, attempt)?;
+    let branch = context.branch(task, attempt)?;
     let commit = repository.tip(&branch).await?;
     let commit = commit.ok_or_else(|| git::Error::NoRef(branch.to_string()))?;
     failpoint::point("run.push");
-    // A branch of an earlier run can have the name; it is asked for only then.
-    match repository.publish(&branch, None, &commit).await {
-        Err(git::Error::Moved { .. }) => {
-            let published = repository.published(&branch).await?;
-            repository
-                .publish(&branch, published.as_ref(), &commit)
-                .await?;
-        }
-        published => published?,
-    }
+    // The name has the id of the run: a branch that is there already with another commit is a foreign one.
+    repository.publish(&branch, None, &commit).await?;
     failpoint::point("run.pushed");
     Ok((branch, commit))
 }

@@ -10,7 +10,7 @@ use crate::change;
 use crate::context::Context;
 use crate::draft::Draft;
 use crate::event::{ArtifactType, CrStatus, Event, Role};
-use crate::git::{self, Branch};
+use crate::git;
 use crate::plan::{CAPTAIN, Graph};
 use crate::state::{Plan, State};
 use crate::step::{self, NotSubmitted, Outcome, StepId};
@@ -57,7 +57,7 @@ pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
 
 async fn body(context: &Context, id: &StepId) -> Result<(Value, SubmitHeaders), git::Error> {
     let repository = context.repository().await?;
-    let branch = Branch::of_attempt(CAPTAIN, 1)?;
+    let branch = context.branch(CAPTAIN, 1)?;
     repository.start(&branch, repository.base()).await?;
     let checkout = repository.checkout(&branch).await?;
     let captain = &context.state.captain;

@@ -16,7 +16,7 @@ use forge_dispatch::submit::SubmitHeaders;
 use forge_store::{self as store};
 
 use crate::agent::Place;
-use crate::git::{self, Repository};
+use crate::git::{self, Branch, Repository};
 use crate::request::RunRequest;
 use crate::state::State;
 use crate::step::StepId;
@@ -87,6 +87,16 @@ impl Context {
             git.attach(&self.run.to_string(), &url, reference).await
         };
         self.opened.get_or_try_init(open).await.cloned()
+    }
+
+    /// Branch of an attempt.
+    pub(crate) fn branch(&self, task: &str, attempt: u32) -> Result<Branch, git::BadId> {
+        Branch::of_attempt(&self.run.to_string(), task, attempt)
+    }
+
+    /// Branch that the results of the run are merged into.
+    pub(crate) fn target(&self) -> Result<Branch, git::BadId> {
+        Branch::of_run(&self.run.to_string())
     }
 
     /// Notes that a dispatch is followed, until the result is dropped.

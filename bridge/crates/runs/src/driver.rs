@@ -228,7 +228,7 @@ impl Driver {
                 agent: place.agent,
                 agent_type: agent.agent_type,
                 title: agent.title.clone(),
-                branch: place.branch().ok()?.to_string(),
+                branch: place.branch(self.id).ok()?.to_string(),
             };
             let events = vec![(place.attempt, started)];
             return Some(at(self.inner.clock.now(), events));
@@ -294,7 +294,7 @@ impl Driver {
         };
         self.inner
             .tracker
-            .spawn(async move { shutdown.run_until_cancelled_owned(working).await });
+            .spawn(async move { shutdown.run_until_cancelled_owned(Box::pin(working)).await });
     }
 
     /// Carries out a request of a client.

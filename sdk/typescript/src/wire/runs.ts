@@ -51,7 +51,7 @@ export interface RunTask {
   type: AgentType;
   status: TaskStatus;
   dependencies: string[];
-  /** Branch of the current attempt: `forge/<taskId>/<attemptId>`. */
+  /** Branch of the current attempt: `forge/<runId>/<taskId>/<attemptId>`. */
   branch?: string;
   /** Number of the current attempt. */
   attemptId?: string;

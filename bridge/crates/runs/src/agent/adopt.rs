@@ -15,7 +15,7 @@ pub(super) async fn adopt(
     outcome: Outcome,
 ) -> Result<Result<String, String>, git::Error> {
     let repository = context.repository().await?;
-    let branch = place.branch()?;
+    let branch = place.branch(context.run)?;
     let checkout = repository.checkout(&branch).await?;
     let title = place.find(&context.state).map(|(_, agent)| &*agent.title);
     let message = attempt::message(
@@ -32,7 +32,7 @@ pub(super) async fn adopt(
         agent: parent.agent,
         ..place.clone()
     };
-    let of = of.branch()?;
+    let of = of.branch(context.run)?;
     // Agents of one attempt can end at the same time.
     let _merging = context.merging.lock().await;
     let onto = repository.tip(&of).await?;

@@ -119,7 +119,7 @@ impl From<forge_store::Error> for NotStarted {
 /// Submits a dispatch of an agent that was started by another one, or the next dispatch of a session.
 async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<DispatchId, NotStarted> {
     let repository = context.repository().await?;
-    let branch = place.branch().map_err(git::Error::from)?;
+    let branch = place.branch(context.run).map_err(git::Error::from)?;
     if let Some(parent) = &agent.parent
         && repository.tip(&branch).await?.is_none()
     {
@@ -127,7 +127,7 @@ async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<Dispa
             agent: parent.agent,
             ..place.clone()
         };
-        let of = of.branch().map_err(git::Error::from)?;
+        let of = of.branch(context.run).map_err(git::Error::from)?;
         let tip = repository.tip(&of).await?;
         let tip = tip.ok_or_else(|| git::Error::NoRef(of.to_string()))?;
         repository.start(&branch, &tip).await?;
@@ -158,7 +158,7 @@ async fn called(context: &Context, place: &Place, calls: Vec<ToolCall>) -> Work 
     if calls.iter().any(|call| call.name == SPAWN_AGENT) {
         let committed = async {
             let repository = context.repository().await?;
-            let checkout = repository.checkout(&place.branch()?).await?;
+            let checkout = repository.checkout(&place.branch(context.run)?).await?;
             let text = "Before the agents that it has started";
             let message = attempt::message(context, &place.task, place.attempt, text);
             checkout.commit(&message, &[]).await

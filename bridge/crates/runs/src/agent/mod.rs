@@ -5,6 +5,7 @@ mod adopt;
 mod calls;
 mod follow;
 
+use forge_base::id::RunId;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
@@ -107,10 +108,11 @@ impl Place {
         (self.agent > 0).then_some(self.agent)
     }
 
-    pub(crate) fn branch(&self) -> Result<Branch, git::BadId> {
+    pub(crate) fn branch(&self, run: RunId) -> Result<Branch, git::BadId> {
+        let run = run.to_string();
         match u32::try_from(self.agent) {
-            Ok(number @ 1..) => Branch::of_child(&self.task, self.attempt, number),
-            _ => Branch::of_attempt(&self.task, self.attempt),
+            Ok(number @ 1..) => Branch::of_child(&run, &self.task, self.attempt, number),
+            _ => Branch::of_attempt(&run, &self.task, self.attempt),
         }
     }
 

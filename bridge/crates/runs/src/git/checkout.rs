@@ -24,8 +24,7 @@ pub struct Checkout {
 impl Repository {
     /// Opens the folder of an attempt; a new one has the commit of its branch.
     pub async fn checkout(&self, branch: &Branch) -> Result<Checkout, Error> {
-        let below = branch.as_str().trim_start_matches("forge/");
-        let folder = self.folder().join("attempts").join(below);
+        let folder = self.folder().join("attempts").join(branch.below_run());
         if !fs::exists(&folder).map_err(|error| Error::file(&folder, error))? {
             self.fill(&folder, branch.as_str(), &branch.full()).await?;
         }

@@ -71,6 +71,10 @@ pub enum Error {
         pushed: CommitId,
         found: String,
     },
+    #[error(
+        "the branches of this run cannot be made: the repository has a branch {found:?}, and the run needs {wanted:?}; rename it"
+    )]
+    NameTaken { found: String, wanted: String },
     #[error("{0} is the default branch of the repository, which is never pushed")]
     DefaultBranch(Branch),
     #[error("the result does not contain: {}", .0.join(", "))]

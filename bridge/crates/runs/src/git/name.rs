@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+/// Beginning of all branches.
+const ROOT: &str = "forge/";
 /// Longest id of a run or task.
 const ID_BYTES: usize = 64;
 /// Second part of the branch that a run is merged into.
@@ -37,25 +39,48 @@ impl fmt::Display for CommitId {
 pub struct Branch(String);
 
 impl Branch {
-    /// Branch of an attempt: `forge/<task>/<attempt>`.
-    pub fn of_attempt(task: &str, attempt: u32) -> Result<Self, BadId> {
-        let reserved = task.eq_ignore_ascii_case(INTEGRATION);
-        match check_id(task)? {
-            task if reserved => Err(BadId::new(task, "the branch of the run has this name")),
-            task => Ok(Self(format!("forge/{task}/{attempt}"))),
+    /// Branch of an attempt: `forge/<run>/<task>/<attempt>`.
+    pub fn of_attempt(run: &str, task: &str, attempt: u32) -> Result<Self, BadId> {
+        let (run, task) = (check_id(run)?, check_id(task)?);
+        match run.eq_ignore_ascii_case(INTEGRATION) {
+            true => Err(BadId::new(run, "the branches of all runs have this name")),
+            false => Ok(Self(format!("{ROOT}{run}/{task}/{attempt}"))),
         }
     }
 
-    /// Branch of an agent that an attempt has started: `forge/<task>/<attempt>.<number>`. The attempt's own branch is
-    /// a file where `forge/<task>/<attempt>/<number>` would need a folder.
-    pub fn of_child(task: &str, attempt: u32, number: u32) -> Result<Self, BadId> {
-        let Self(attempt) = Self::of_attempt(task, attempt)?;
+    /// Branch of an agent that an attempt has started: `forge/<run>/<task>/<attempt>.<number>`. The attempt's own branch
+    /// is a file where `forge/<run>/<task>/<attempt>/<number>` would need a folder.
+    pub fn of_child(run: &str, task: &str, attempt: u32, number: u32) -> Result<Self, BadId> {
+        let Self(attempt) = Self::of_attempt(run, task, attempt)?;
         Ok(Self(format!("{attempt}.{number}")))
     }
 
     /// Branch that the results of a run are merged into: `forge/integration/<run>`.
     pub fn of_run(run: &str) -> Result<Self, BadId> {
-        Ok(Self(format!("forge/{INTEGRATION}/{}", check_id(run)?)))
+        Ok(Self(format!("{ROOT}{INTEGRATION}/{}", check_id(run)?)))
+    }
+
+    /// Branches and the folders of branches that a run needs: each is a name, and is free only if no branch has it, a
+    /// part of it in front of a `/`, or it in front of one.
+    pub(super) fn needed(run: &str) -> Result<[Self; 2], BadId> {
+        let own = check_id(run)?;
+        Ok([Self::of_run(run)?, Self(format!("{ROOT}{own}"))])
+    }
+
+    /// True if git cannot keep this branch beside another one: they are the same, or one is a folder of the other.
+    pub(super) fn excludes(&self, other: &str) -> bool {
+        let Self(own) = self;
+        let is_below = |above: &str, below: &str| {
+            let rest = below.strip_prefix(above);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        is_below(own, other) || is_below(other, own)
+    }
+
+    /// Part below the run: `<task>/<attempt>`.
+    pub(super) fn below_run(&self) -> &str {
+        let below = self.0.splitn(3, '/').nth(2);
+        below.unwrap_or(&self.0)
     }
 
     pub fn as_str(&self) -> &str {
@@ -89,9 +114,9 @@ impl BadId {
     }
 }
 
-/// Checks the id of a task that a plan contains: those of [`Branch::of_attempt`], without those that the bridge gives.
+/// Checks the id of a task that a plan contains: one of [`Branch::of_attempt`] that the bridge does not give itself.
 pub fn check_task_id(id: &str) -> Result<(), BadId> {
-    Branch::of_attempt(id, 1)?;
+    check_id(id)?;
     match id.starts_with(FOLLOW_UP) {
         true => Err(BadId::new(id, "follow-up tasks of the bridge begin so")),
         false => Ok(()),
@@ -138,23 +163,24 @@ mod tests {
     /// Check 23.
     #[test]
     fn branches_follow_from_ids() {
-        let attempt = Branch::of_attempt("task_01", 2).unwrap();
-        let child = Branch::of_child("task_01", 2, 3).unwrap();
+        let attempt = Branch::of_attempt("run_1a", "task_01", 2).unwrap();
+        let child = Branch::of_child("run_1a", "task_01", 2, 3).unwrap();
         let run = Branch::of_run("run_1a").unwrap();
-        assert_eq!(attempt.as_str(), "forge/task_01/2");
-        assert_eq!(child.as_str(), "forge/task_01/2.3");
+        assert_eq!(attempt.as_str(), "forge/run_1a/task_01/2");
+        assert_eq!(child.as_str(), "forge/run_1a/task_01/2.3");
+        assert_eq!(child.below_run(), "task_01/2.3");
+        assert!(Branch::of_attempt("integration", "task_01", 2).is_err());
         assert_eq!(run.as_str(), "forge/integration/run_1a");
     }
 
     #[test]
     fn an_id_that_is_no_part_of_a_ref_is_refused() {
-        let refused =
-            ". .. .a a. a..b -a a.lock A.LOCK a/b a~1 a^ a:b ä integration Integration followup-1";
+        let refused = ". .. .a a. a..b -a a.lock A.LOCK a/b a~1 a^ a:b ä followup-1";
         let long = "a".repeat(65);
         for id in refused.split(' ').chain(["", "a b", "a\n", &long]) {
             assert!(check_task_id(id).is_err(), "{id:?}");
         }
-        for id in ["a", "task-1", "T.2_b", "integration-2", "lock"] {
+        for id in ["a", "task-1", "T.2_b", "integration", "lock"] {
             assert_eq!(check_task_id(id), Ok(()));
         }
     }

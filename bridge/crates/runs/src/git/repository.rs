@@ -11,12 +11,14 @@ use super::name::{check_id, is_ref};
 use super::program::{Output, Step, make_folder};
 use super::remote::Side;
 use super::settings::{self, ATTRIBUTES};
-use super::{Branch, CommitId, Error, Git, Remotes, RepoUrl};
+use super::{Branch, CommitId, Error, Git, Push, Remotes, RepoUrl};
 
 /// Commit that the run begins with. No branch, so that nothing pushes it.
 const BASE: &str = "refs/forge/base";
 /// Default branch of a remote whose `HEAD` names none.
 const UNNAMED: &str = "unnamed";
+/// Beginning of the full name of a branch.
+const HEADS: &str = "refs/heads/";
 pub(super) const FETCH: [&str; 4] = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
 
 /// Repository of a run. Cheap to clone.
@@ -53,7 +55,7 @@ impl Git {
             let new = folder.join("new.git");
             remove_folder(&new)?;
             make_folder(&folder)?;
-            self.fetch_all(&new, url, start).await?;
+            self.fetch_all(&new, url, run, start).await?;
             fs::rename(&new, &bare).map_err(|error| Error::file(&bare, error))?;
         }
         let base = format!("{BASE}^{{commit}}");
@@ -83,7 +85,13 @@ impl Git {
         remove_folder(&self.inner.folder.join(check_id(run)?))
     }
 
-    async fn fetch_all(&self, new: &Path, url: &RepoUrl, start: Option<&str>) -> Result<(), Error> {
+    async fn fetch_all(
+        &self,
+        new: &Path,
+        url: &RepoUrl,
+        run: &str,
+        start: Option<&str>,
+    ) -> Result<(), Error> {
         let no_ref = || start.map_or(Error::Empty, |name| Error::NoRef(name.to_owned()));
         let wanted: Vec<String> = match start {
             None => vec!["HEAD".to_owned()],
@@ -96,7 +104,31 @@ impl Git {
         for name in wanted.iter().map(String::as_str).chain(["HEAD"]) {
             list = list.arg(name);
         }
+        // Branches that exclude those of the run, so that no agent works for a result that cannot be pushed.
+        let needed = Branch::needed(run)?;
+        for name in &needed {
+            let full = name.full();
+            let above = full.match_indices('/').map(|(end, _)| &full[..end]);
+            for name in above
+                .filter(|name| name.len() > HEADS.len())
+                .chain([&*full])
+            {
+                list = list.arg(name);
+            }
+            list = list.arg(format!("{full}/*"));
+        }
         let listed = listed(list).await?;
+        let branches = listed
+            .iter()
+            .filter_map(|(_, name)| name.strip_prefix(HEADS));
+        for found in branches.filter(|_| self.inner.remotes.push == Push::Always) {
+            if let Some(wanted) = needed.iter().find(|wanted| wanted.excludes(found)) {
+                return Err(Error::NameTaken {
+                    found: found.to_owned(),
+                    wanted: wanted.to_string(),
+                });
+            }
+        }
         let head = listed.iter().find_map(|(target, name)| {
             let target = target.strip_prefix("ref: refs/heads/")?;
             (name == "HEAD" && is_ref(target)).then_some(target)

@@ -8,7 +8,7 @@ use crate::check::Checked;
 use crate::context::Context;
 use crate::decide::changed;
 use crate::event::{Event, Evidence, Proved, TaskStatus};
-use crate::git::{self, Branch, CommitId, Input, Presence};
+use crate::git::{self, CommitId, Input, Presence};
 use crate::state::Task;
 
 /// Events of a merge that was pushed, with its proof.
@@ -22,7 +22,7 @@ pub(super) async fn merged(
     failpoint::point("run.merged");
     let repository = context.repository().await?;
     let proof = repository.prove(commit, inputs).await?;
-    let target = Branch::of_run(&context.run.to_string())?;
+    let target = context.target()?;
     let of = |task: &str| context.state.tasks.get(task);
     let mut entries = Vec::new();
     entries.extend(tests.map(|tests| (attempt, tests.event(refinery))));

@@ -13,7 +13,7 @@ use crate::attempt::{failed, input};
 use crate::check::{self, Checked};
 use crate::context::Context;
 use crate::event::TaskStatus;
-use crate::git::{self, Branch, CommitId, Input, Merge};
+use crate::git::{self, CommitId, Input, Merge};
 use merged::merged;
 pub(crate) use settle::{message, settle};
 
@@ -31,7 +31,7 @@ impl Inputs {
         let graph = context.state.graph.as_ref();
         let nodes = graph.map_or(Vec::new(), |graph| graph.inputs(refinery));
         let found = nodes.into_iter().filter_map(|node| {
-            let input = input(&node.id, context.state.tasks.get(&node.id)?)?;
+            let input = input(context, &node.id, context.state.tasks.get(&node.id)?)?;
             Some((node.id.clone(), input))
         });
         let (tasks, inputs) = found.unzip();
@@ -92,7 +92,7 @@ type Ended<T> = Result<Result<T, String>, git::Error>;
 /// Pushes what the agent of a refinery has left, merged with what the target has got since.
 async fn publish_settled(context: &Context, refinery: &str, attempt: u32) -> Ended<Ending> {
     let repository = context.repository().await?;
-    let branch = Branch::of_attempt(refinery, attempt)?;
+    let branch = context.branch(refinery, attempt)?;
     let tip = repository.tip(&branch).await?;
     let commit = tip.ok_or_else(|| git::Error::NoRef(branch.to_string()))?;
     let input = Input { branch, commit };
@@ -114,7 +114,7 @@ async fn publish(
     settled: Option<&CommitId>,
 ) -> Ended<Ending> {
     let repository = context.repository().await?;
-    let target = Branch::of_run(&context.run.to_string())?;
+    let target = context.target()?;
     let document = context.state.documents.get(refinery);
     let has_instructions = document.is_some_and(|document| document.has_instructions);
     let agent = |at, task| Ok(Ok(Ending::Agent { at, task }));

@@ -28,7 +28,7 @@ pub(super) async fn start(
 ) -> Result<Work, git::Error> {
     let repository = context.repository().await?;
     let place = Place::first(refinery, attempt);
-    let branch = place.branch()?;
+    let branch = place.branch(context.run)?;
     if repository.start(&branch, at).await? != *at {
         let text = "the target has moved while the merge was interrupted";
         return Ok(failed(context, refinery, attempt, text));
@@ -123,7 +123,7 @@ pub(crate) async fn settle(
 ) -> Result<Work, git::Error> {
     let repository = context.repository().await?;
     let place = Place::first(refinery, attempt);
-    let branch = place.branch()?;
+    let branch = place.branch(context.run)?;
     let checkout = repository.checkout(&branch).await?;
     let Inputs { inputs, .. } = Inputs::of(context, refinery);
     let known = context.state.tasks.get(refinery);

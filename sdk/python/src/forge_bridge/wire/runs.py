@@ -81,7 +81,7 @@ class RunTask(TypedDict):
     status: TaskStatus
     dependencies: list[str]
     branch: NotRequired[str]
-    """Branch of the current attempt: `forge/<taskId>/<attemptId>`."""
+    """Branch of the current attempt: `forge/<runId>/<taskId>/<attemptId>`."""
     attemptId: NotRequired[str]
     """Number of the current attempt."""
     agentId: NotRequired[str]
