@@ -30,6 +30,28 @@ pub(crate) struct Script {
     lines: Vec<String>,
     done: usize,
     output: String,
+    /// Calls whose results it has been given.
+    #[serde(default)]
+    answered: Vec<String>,
+    /// Calls without a result.
+    #[serde(default)]
+    open: Vec<ToolCall>,
+    /// Size of the file that the next line appends to, before it does.
+    #[serde(default)]
+    appends_at: Option<usize>,
+}
+
+impl Script {
+    fn of(message: &str) -> Self {
+        Self {
+            lines: instructions(message),
+            done: 0,
+            output: String::new(),
+            answered: Vec::new(),
+            open: Vec::new(),
+            appends_at: None,
+        }
+    }
 }
 
 enum Step {
@@ -42,9 +64,11 @@ struct Agent<'a> {
     request: &'a ExecutionRequest,
     events: &'a Events,
     script: Script,
+    session_id: &'a str,
+    suspended: &'a Suspended,
 }
 
-/// Follows the instructions in the message, or continues those that wait for these tool results. A message that it is
+/// Follows the instructions in the message, or continues those of the session where they stopped. A message that it is
 /// steered with ends it.
 pub(crate) async fn obey(
     request: &ExecutionRequest,
@@ -54,25 +78,39 @@ pub(crate) async fn obey(
     mut messages: Messages,
 ) -> Result<ExecutionResult> {
     let script = match request.tool_results.is_empty() {
-        true => Script {
-            lines: instructions(&request.message),
-            done: 0,
-            output: String::new(),
-        },
-        false => suspended.take(&session_id)?,
+        true if request.resume => suspended.read(&session_id),
+        true => Ok(Script::of(&request.message)),
+        false => suspended.read(&session_id),
     };
     let mut agent = Agent {
         request,
         events,
-        script,
+        script: script?,
+        session_id: &session_id,
+        suspended,
     };
+    // From here on an interrupted execution continues.
+    agent.keep()?;
+    let session = json!({ "sessionId": session_id });
+    let session = AdapterEvent::new("session.updated").with(session);
+    events.send(session).await;
     for result in &request.tool_results {
-        agent.say(&note(result)).await;
+        if !agent.script.answered.contains(&result.tool_call_id) {
+            agent.script.answered.push(result.tool_call_id.clone());
+            agent.say(&note(result)).await;
+        }
+    }
+    agent.script.open.retain(|call| {
+        let mut results = request.tool_results.iter();
+        !results.any(|result| result.tool_call_id == call.tool_call_id)
+    });
+    agent.keep()?;
+    if !agent.script.open.is_empty() {
+        return Ok(agent.called());
     }
     while let Some(line) = agent.script.lines.get(agent.script.done) {
-        let order = Order::of(line)?;
-        agent.script.done += 1;
-        let Some(order) = order else {
+        let Some(order) = Order::of(line)? else {
+            agent.script.done += 1;
             continue;
         };
         let step = tokio::select! {
@@ -83,40 +121,60 @@ pub(crate) async fn obey(
             }
             step = agent.follow(order) => step?,
         };
+        agent.script.done += 1;
         match step {
-            Step::Done => {}
+            Step::Done => agent.keep()?,
             Step::Failed(code) => {
                 return Ok(ExecutionResult {
                     output: Some(agent.script.output),
-                    session_id: Some(session_id),
+                    session_id: Some(session_id.clone()),
                     ..ExecutionResult::error(code, "echo was asked to fail")
                 });
             }
-            Step::Called(tool_calls) => {
-                suspended.keep(&session_id, &agent.script)?;
-                return Ok(ExecutionResult {
-                    tool_calls,
-                    session_id: Some(session_id),
-                    ..ExecutionResult::ok(agent.script.output)
-                });
+            Step::Called(calls) => {
+                agent.script.open = calls;
+                agent.keep()?;
+                return Ok(agent.called());
             }
         }
     }
     Ok(ExecutionResult {
-        session_id: Some(session_id),
+        session_id: Some(session_id.clone()),
         ..ExecutionResult::ok(agent.script.output)
     })
 }
 
 impl Agent<'_> {
+    /// End of an execution that waits for the results of its calls.
+    fn called(&self) -> ExecutionResult {
+        ExecutionResult {
+            tool_calls: self.script.open.clone(),
+            session_id: Some(self.session_id.to_owned()),
+            ..ExecutionResult::ok(self.script.output.clone())
+        }
+    }
+
+    fn keep(&self) -> Result<()> {
+        self.suspended.keep(self.session_id, &self.script)
+    }
+
     async fn follow(&mut self, order: Order) -> Result<Step> {
         match order {
             Order::Write { path, text } => self.write(&path, format!("{text}\n").as_bytes())?,
             Order::Append { path, text } => {
                 let mut content = self.read(&path)?;
+                match self.script.appends_at {
+                    // It was interrupted in this line.
+                    Some(before) => content.truncate(before),
+                    None => {
+                        self.script.appends_at = Some(content.len());
+                        self.keep()?;
+                    }
+                }
                 content.extend_from_slice(text.as_bytes());
                 content.push(b'\n');
                 self.write(&path, &content)?;
+                self.script.appends_at = None;
             }
             Order::Delete(path) => {
                 let removed = self.folder()?.remove_below(Path::new(&path));
@@ -125,8 +183,10 @@ impl Agent<'_> {
             Order::Sleep(time) => tokio::time::sleep(time).await,
             Order::Say(text) => self.say(&text).await,
             Order::Fail(code) => return Ok(Step::Failed(code)),
-            Order::FailOnce(code) if is_first(self.request) => return Ok(Step::Failed(code)),
-            Order::FailOnce(_) => {}
+            Order::FailFirst { attempts, code } if attempt(self.request) <= attempts => {
+                return Ok(Step::Failed(code));
+            }
+            Order::FailFirst { .. } => {}
             Order::Hang => std::future::pending().await,
             Order::Await(path) => {
                 while self.folder()?.open_below(Path::new(&path)).is_err() {
@@ -140,7 +200,7 @@ impl Agent<'_> {
                     input => vec![input],
                 };
                 let calls = inputs.into_iter().zip(1..).map(|(input, number)| ToolCall {
-                    tool_call_id: format!("line-{}-{number}", self.script.done),
+                    tool_call_id: format!("line-{}-{number}", self.script.done + 1),
                     name: tool.to_owned(),
                     input,
                 });
@@ -165,7 +225,7 @@ impl Agent<'_> {
 
     /// Reports a call of a tool and its result, a text without line breaks.
     async fn report_call(&self, name: &str, bytes: usize) {
-        let id = format!("line-{}", self.script.done);
+        let id = format!("line-{}", self.script.done + 1);
         let invoked = json!({"toolCallId": id, "name": name, "input": {"bytes": bytes}});
         let output = "x".repeat(bytes.min(MOST_BYTES));
         let completed = json!({"toolCallId": id, "name": name, "output": output, "isError": false});
@@ -208,19 +268,20 @@ fn note(result: &ToolResult) -> String {
     format!("{}{failed}: {}", result.name, text_of(result))
 }
 
-/// True on the first attempt of a task: `metadata.run.attemptId` is 1, or a text whose first number is 1.
-fn is_first(request: &ExecutionRequest) -> bool {
+/// Number of the attempt of a task: the first in `metadata.run.attemptId`, or that of the dispatch.
+fn attempt(request: &ExecutionRequest) -> u32 {
     let metadata = request.metadata.as_ref();
     let attempt = metadata.map(|metadata| &metadata["run"]["attemptId"]);
     let Some(attempt) = attempt.filter(|attempt| !attempt.is_null()) else {
-        return request.attempt == 1;
+        return request.attempt;
     };
     let text = attempt
         .as_str()
         .map_or_else(|| attempt.to_string(), str::to_owned);
     let is_digit = |c: char| c.is_ascii_digit();
     let from = text.trim_start_matches(|c| !is_digit(c));
-    from.split(|c| !is_digit(c)).next() == Some("1")
+    let number = from.split(|c| !is_digit(c)).next();
+    number.and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
 /// An error that says that the session's instructions are not known.

@@ -22,7 +22,11 @@ pub(crate) enum Order {
     Sleep(Duration),
     Say(String),
     Fail(String),
-    FailOnce(String),
+    /// Fails in this many attempts.
+    FailFirst {
+        attempts: u32,
+        code: String,
+    },
     Hang,
     /// Waits for a file.
     Await(String),
@@ -68,7 +72,11 @@ impl Order {
                 .map(Self::Sleep),
             "say" => (!rest.is_empty()).then(|| Self::Say(rest.to_owned())),
             "fail" => code().map(Self::Fail),
-            "fail-once" => code().map(Self::FailOnce),
+            "fail-once" => code().map(|code| Self::FailFirst { attempts: 1, code }),
+            "fail-first" => file().and_then(|(attempts, code)| {
+                let attempts = attempts.parse().ok()?;
+                Some(Self::FailFirst { attempts, code })
+            }),
             "hang" => rest.is_empty().then_some(Self::Hang),
             "await" => code().map(Self::Await),
             "tool" => {
@@ -124,6 +132,10 @@ mod tests {
     #[test]
     fn a_line_is_an_order_or_prose() {
         let file = |text: &str| ("src/a.txt".to_owned(), text.to_owned());
+        let fails = |attempts| Order::FailFirst {
+            attempts,
+            code: "code".to_owned(),
+        };
         let (path, text) = file("one  two");
         let (end, last) = file("x");
         let table = [
@@ -142,7 +154,9 @@ mod tests {
             ("sleep 20", Some(Order::Sleep(Duration::from_millis(20)))),
             ("say well done", Some(Order::Say("well done".to_owned()))),
             ("fail code", Some(Order::Fail("code".to_owned()))),
-            ("fail-once code", Some(Order::FailOnce("code".to_owned()))),
+            ("fail-once code", Some(fails(1))),
+            ("fail-first 3 code", Some(fails(3))),
+            ("fail-first of all", None),
             ("hang", Some(Order::Hang)),
             ("await go", Some(Order::Await("go".to_owned()))),
             (

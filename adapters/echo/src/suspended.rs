@@ -1,4 +1,4 @@
-//! Scripts that wait for a tool result, by session. Stored in the adapter's folder if it has one, so that a run continues
+//! Scripts of agents that have not ended, by session. Stored in the adapter's folder if it has one, so that a run continues
 //! after a restart of the bridge; else in memory.
 
 use std::collections::HashMap;
@@ -57,19 +57,18 @@ impl Suspended {
         written.map_err(|error| failed("store", &path, &error))
     }
 
-    /// Removes and returns the script of a session.
-    pub(crate) fn take(&self, session_id: &str) -> Result<Script> {
+    /// Returns the script of a session.
+    pub(crate) fn read(&self, session_id: &str) -> Result<Script> {
         let content = match &self.folder {
             None => {
-                let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-                memory.remove(session_id)
+                let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+                memory.get(session_id).cloned()
             }
             Some(folder) => {
                 let path = path_of(session_id);
-                let path = Path::new(&path);
-                let content = folder.open_below(path).and_then(std::io::read_to_string);
-                let content = content.ok().map(String::into_bytes);
-                content.filter(|_| folder.remove_below(path).is_ok())
+                let content = folder.open_below(Path::new(&path));
+                let content = content.and_then(std::io::read_to_string);
+                content.ok().map(String::into_bytes)
             }
         };
         let script = content.and_then(|content| serde_json::from_slice(&content).ok());

@@ -244,9 +244,56 @@ async fn an_agent_continues_behind_its_calls_even_in_another_process() {
         let ended = echo.execute(third.clone(), Events::nowhere()).await;
         let wanted = "one\nspawn_agent: merged\ntwo\nemit_cr failed: {\"no\":1}\nset_subtasks is not offered\nthree\n";
         assert_eq!(ended.unwrap().output.as_deref(), Some(wanted));
-        let error = echo.execute(third, Events::nowhere()).await.unwrap_err();
+        // The same request, after a crash before its result was recorded.
+        let again = echo.execute(third.clone(), Events::nowhere()).await;
+        assert_eq!(again.unwrap().output.as_deref(), Some(wanted));
+        let unknown = ExecutionRequest {
+            session_id: Some("unknown".to_owned()),
+            ..third
+        };
+        let error = echo.execute(unknown, Events::nowhere()).await.unwrap_err();
         assert_eq!(error.code, "session_not_found");
     }
+}
+
+/// An execution that is interrupted in any line continues there, and appends nothing twice.
+#[tokio::test]
+async fn an_interrupted_agent_continues_its_session() {
+    let (_held, dir) = folder();
+    let orders = "append a.txt one\nawait first\nappend a.txt two\nawait second\nsay end";
+    let first = agent(&dir, orders);
+    let echo = echo(json!({})).await;
+    for (file, wanted) in [("first", "one\n"), ("second", "one\ntwo\n")] {
+        let request = match file {
+            "first" => first.clone(),
+            _ => ExecutionRequest {
+                resume: true,
+                ..first.clone()
+            },
+        };
+        let request = ExecutionRequest {
+            session_id: Some("s".to_owned()),
+            ..request
+        };
+        let interrupted = tokio::time::timeout(
+            Duration::from_millis(300),
+            echo.execute(request, Events::nowhere()),
+        );
+        assert!(interrupted.await.is_err(), "{file}");
+        assert_eq!(std::fs::read_to_string(dir.join("a.txt")).unwrap(), wanted);
+        std::fs::write(dir.join(file), "").unwrap();
+    }
+    let last = ExecutionRequest {
+        resume: true,
+        session_id: Some("s".to_owned()),
+        ..first
+    };
+    let ended = echo.execute(last, Events::nowhere()).await.unwrap();
+    assert_eq!(ended.output.as_deref(), Some("end\n"));
+    assert_eq!(
+        std::fs::read_to_string(dir.join("a.txt")).unwrap(),
+        "one\ntwo\n"
+    );
 }
 
 #[tokio::test]
