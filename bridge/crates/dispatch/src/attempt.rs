@@ -254,11 +254,12 @@ impl Inner {
             }
         };
         self.record_end(begun, request, &mut batcher);
+        let recovery = request.recovery_in(batcher.accumulator.session.as_deref());
         let (ending, mut file) = match end {
             AttemptEnd::Answered(Ok(answer)) => (Ending::Answered(answer), None),
             AttemptEnd::Answered(Err(error)) if error.code == CRASHED => {
                 let (number, most) = (begun.lease.attempt, self.config.max_attempts);
-                match recover::recovery_action(request.recovery, false, number, most) {
+                match recover::recovery_action(recovery, false, number, most) {
                     RecoveryAction::Again => {
                         return self.retry(&attempt, &mut batcher, &error.message).await;
                     }
@@ -279,7 +280,7 @@ impl Inner {
                 StopReason::Blocked => (blocked(&admission, answer), None),
                 StopReason::Halted => {
                     let (number, most) = (begun.lease.attempt, self.config.max_attempts);
-                    match recover::recovery_action(request.recovery, false, number, most) {
+                    match recover::recovery_action(recovery, false, number, most) {
                         RecoveryAction::Again => {
                             return self.retry(&attempt, &mut batcher, STOPPED).await;
                         }

@@ -85,7 +85,7 @@ async fn settle(finisher: &Finisher, left: Interrupted) -> Result<RecoveryAction
     let attempts = left.dispatch.attempts;
     let max_attempts = finisher.config.max_attempts;
     let fate = recovery_action(
-        request.recovery,
+        request.recovery_in(left.recorded_session.as_deref()),
         left.cancel_requested,
         attempts,
         max_attempts,

@@ -138,6 +138,16 @@ pub struct DispatchRequest {
 }
 
 impl DispatchRequest {
+    /// Recovery of an attempt that has recorded this session. A step of a run without a session is not repeated in a
+    /// folder that an earlier attempt has changed: the run begins again in a new one.
+    pub(crate) fn recovery_in(&self, session: Option<&str>) -> Recovery {
+        let has_session = session.is_some() || self.session_id.is_some();
+        match self.recovery {
+            Recovery::Resume if self.is_step && !has_session => Recovery::Fail,
+            recovery => recovery,
+        }
+    }
+
     /// Parses a stored request. An error means that it was written by a newer version or is damaged.
     pub fn from_record(stored: &RawValue) -> Result<Self, serde_json::Error> {
         serde_json::from_str(stored.get())
