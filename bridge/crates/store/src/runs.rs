@@ -25,9 +25,12 @@ pub fn open(new: &NewRun, holder: Option<(RunRecord, Digest)>) -> Result<RunOpen
     })
 }
 
-/// Refuses a change that does not fit a run with this status and this number of events.
+/// Refuses a change that does not fit a run with this status and this number of events. A run that has ended without
+/// completing changes only by being reopened.
 pub fn change(change: &RunChange, status: RunStatus, seq: u64) -> Result<()> {
-    let reason = if status.is_ended() {
+    let reopens =
+        matches!(status, RunStatus::Failed | RunStatus::Cancelled) && !change.status.is_ended();
+    let reason = if status.is_ended() && !reopens {
         "the run has ended"
     } else if change.after_seq != seq {
         "the run has other events than the change continues"

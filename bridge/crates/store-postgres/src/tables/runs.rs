@@ -195,7 +195,12 @@ fn append(rows: &mut Rows, change: &RunChange) -> Result<Option<EventsPlace>, St
     let stored = |path: &str| Ok::<_, Error>(sizes.get(path).copied());
     let artifact_bytes = runs::artifact_bytes(run.artifact_bytes, &change.artifacts, stored)?;
 
+    let node = rows.node.clone();
     if let Some(run) = rows.runs.get_mut(&id) {
+        // A run that is reopened is continued by the bridge that was asked.
+        if run.status.is_ended() {
+            run.node = node;
+        }
         run.status = change.status;
         run.artifact_bytes = artifact_bytes;
         run.ended_at = change.end.map(|(at, _)| at);

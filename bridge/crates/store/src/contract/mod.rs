@@ -114,7 +114,8 @@ macro_rules! contract_tests {
                 a_run_reads_as_it_was_changed a_key_of_a_run_is_used_once
                 events_of_a_run_are_numbered_in_the_log
                 the_whole_log_leaves_out_what_dispatches_report
-                a_refused_change_of_a_run_changes_nothing artifacts_replace_those_of_their_path
+                a_refused_change_of_a_run_changes_nothing a_run_that_ended_without_completing_is_reopened
+                artifacts_replace_those_of_their_path
                 runs_are_listed_newest_first_and_by_status
                 an_expired_run_goes_with_all_that_it_has;
             sessions:

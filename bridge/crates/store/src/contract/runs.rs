@@ -283,6 +283,31 @@ pub async fn a_refused_change_of_a_run_changes_nothing(subject: impl Subject) {
     assert_eq!(stored(&*store, id).await.ended_at, Some(at(2)));
 }
 
+pub async fn a_run_that_ended_without_completing_is_reopened(subject: impl Subject) {
+    let store = subject.open().await;
+    for status in [RunStatus::Failed, RunStatus::Cancelled] {
+        let id = open(&*store, run(None)).await;
+        let ended = RunChange {
+            status,
+            ..end(id, 2, 1, Duration::from_secs(1))
+        };
+        append(&*store, ended.clone()).await;
+        assert!(!store.live_runs(None, 10).await.unwrap().contains(&id));
+        refused(&*store, ended).await;
+        append(&*store, change(id, 3, vec![of_task("run.reopened", 2)])).await;
+        let reopened = stored(&*store, id).await;
+        assert_eq!(
+            (reopened.status, reopened.ended_at, reopened.seq),
+            (RunStatus::Executing, None, 4)
+        );
+        assert!(store.live_runs(None, 10).await.unwrap().contains(&id));
+        // Its retention has been over for long.
+        store.sweep(at(1_000), 100).await.unwrap();
+        stored(&*store, id).await;
+        append(&*store, end(id, 4, 3, RETENTION)).await;
+    }
+}
+
 pub async fn artifacts_replace_those_of_their_path(subject: impl Subject) {
     let store = subject.open().await;
     let id = open(&*store, run(None)).await;
