@@ -75,6 +75,7 @@ FILES = {
         "GraphNode",
         "RunGraph",
         "ArtifactInfo",
+        "RunWait",
         "RunTask",
         "Subtask",
         "StartedAgent",

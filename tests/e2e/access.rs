@@ -19,7 +19,7 @@ const SIGNALS: &str = "signals";
 const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 91] = [
+const ROUTES: [(&str, &str, &str); 92] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/request", READ),
@@ -73,6 +73,7 @@ const ROUTES: [(&str, &str, &str); 91] = [
     ("POST", "/api/v1/runs/{runId}/plan/reopen", DISPATCH),
     ("GET", "/api/v1/runs/{runId}/tasks", READ),
     ("GET", "/api/v1/runs/{runId}/tasks/{taskId}", READ),
+    ("POST", "/api/v1/runs/{runId}/retry", DISPATCH),
     (
         "POST",
         "/api/v1/runs/{runId}/tasks/{taskId}/retry",

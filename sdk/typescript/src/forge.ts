@@ -2,7 +2,7 @@ import { BridgeError } from "./errors.js";
 import type { Page, RunEventFilter, RunFilter, RunOptions } from "./filters.js";
 import { type BridgeOptions, type CallOptions, type Init, type KeyedOptions, type Query, ask, body, call, json, openStream, query } from "./request.js";
 import { type StreamOptions, resume } from "./stream.js";
-import type { ChangeRequest, ForgeEvent, RunState, RunSummary, RunTask, RunVerification } from "./wire/index.js";
+import type { Budget, ChangeRequest, ForgeEvent, RunState, RunSummary, RunTask, RunVerification } from "./wire/index.js";
 
 export type Run = Pick<RunState, "runId" | "status">;
 
@@ -141,7 +141,15 @@ export class ForgeSDK {
     return this.#json(["runs", runId, "tasks", taskId], call(options));
   }
 
-  /** Starts another attempt of a task that failed or became stale. */
+  /**
+   * Continues a run that ended without completing, or tries at once what waits. `budget` replaces that of the run.
+   * Code `INVALID_STATE`: the run is completed, or nothing of it failed or waits.
+   */
+  retryRun(runId: string, budget?: Budget, options: CallOptions = {}): Promise<void> {
+    return this.#post(["runs", runId, "retry"], options, budget && { budget });
+  }
+
+  /** Starts another attempt of a task that failed or became stale, or tries at once what waits. */
   retryTask(runId: string, taskId: string, options: CallOptions = {}): Promise<void> {
     return this.#post(["runs", runId, "tasks", taskId, "retry"], options);
   }

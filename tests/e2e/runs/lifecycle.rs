@@ -107,7 +107,7 @@ async fn a_task_whose_attempts_all_fail_ends_the_run_and_names_what_it_blocks() 
     let error = record["error"].as_str().unwrap();
     assert_eq!(
         error,
-        "all attempts failed: a; not started because of that: b, refinery-final"
+        "a failed: echo_failed: echo was asked to fail; not started because of that: b, refinery-final"
     );
     let events = events(api, &run).await;
     let retries: Vec<_> = of(&events, "task.failed")

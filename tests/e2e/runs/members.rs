@@ -52,13 +52,14 @@ const MEMBERS: &[(&str, &str)] = &[
     ("task.heartbeat", "taskId agentId uptimeSeconds + agent?"),
     ("task.progress", "taskId content contentType + agent?"),
     ("task.completed", "taskId walkthroughPath"),
-    ("task.failed", "taskId error canRetry"),
-    ("task.stale", "taskId error"),
+    ("task.failed", "taskId error canRetry + counted resultKept?"),
+    ("task.stale", "taskId error counted"),
+    ("task.waiting", "taskId cause reason until"),
     (
         "task.status",
         "taskId previousStatus newStatus attempt reason?",
     ),
-    ("task.retried", "taskId"),
+    ("task.retried", "taskId byUser?"),
     ("task.exhausted", "taskId"),
     ("tool.call", "taskId toolName args + callId agent?"),
     ("tool.result", "taskId toolName result isError + callId"),
@@ -72,7 +73,7 @@ const MEMBERS: &[(&str, &str)] = &[
     ),
     (
         "usage",
-        "dispatchId taskId? agent? sessionId? tokens costUsd",
+        "dispatchId taskId? agent? sessionId? tokens costUsd repeats?",
     ),
 ];
 
@@ -84,6 +85,8 @@ const FURTHER: &[(&str, &str)] = &[
     ("agent.started", "taskId agent agentType title branch"),
     ("agent.ended", "taskId agent error?"),
     ("task.pause_ack", "taskId effect agent?"),
+    ("run.waiting", "cause reason until"),
+    ("run.reopened", "budget?"),
     ("refinery.tests", "taskId passed failed skipped report?"),
 ];
 
@@ -164,6 +167,7 @@ async fn each_type_occurs_with_exactly_its_members() {
         task("a", &[], slow),
         task("b", &[], "fail-once echo_failed\nwrite b.txt b"),
         task("c", &[], "fail-once stalled\nwrite c.txt c"),
+        task("d", &[], "fail-once rate_limited\nwrite d.txt d"),
     ]);
     for end in ["plan/reopen", "plan/approve"] {
         say(api, &run, &plan).await;

@@ -16,6 +16,7 @@ mod results;
 mod steering;
 mod streams;
 mod surface;
+mod trouble;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,21 +1,19 @@
 //! Attempts of tasks: a checkout with the results of the dependencies, a dispatch in it, a commit of what it leaves,
 //! and the push of its branch.
 
-use std::time::Duration;
-
 use serde_json::Value;
-use tokio::time::sleep;
 
 use forge_base::failpoint;
 
 use crate::agent::{self, Place};
 use crate::context::Context;
-use crate::decide::changed;
+use crate::decide::{MAX_FAILURES, changed};
 use crate::event::{Event, TaskStatus};
-use crate::git::{self, Branch, CommitId, Input, Merge, Message, Repository};
+use crate::git::{self, Branch, CommitId, Input, Merge, Message, Outlook, Repository};
 use crate::plan::AgentType;
 use crate::state::Task;
-use crate::step::{self, NotSubmitted, Outcome};
+use crate::step::{self, NotSubmitted, Outcome, StepError};
+use crate::wait::{Cause, Trouble};
 use crate::{Artifact, Work};
 
 /// Error codes after which the agent may not have ended by itself.
@@ -25,9 +23,6 @@ const STALE: [&str; 4] = [
     "adapter_crashed",
     "adapter_unavailable",
 ];
-/// Tries of a push, with growing waits.
-const PUSHES: u32 = 5;
-const FIRST_WAIT: Duration = Duration::from_secs(1);
 
 /// Makes the checkout of an attempt and submits its dispatch. Both are there already after a crash.
 pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
@@ -39,8 +34,7 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
     let checkout = match check_out(context, task, &branch).await {
         Ok(Ok(checkout)) => checkout,
         Ok(Err(conflict)) => return failed(context, task, attempt, &conflict),
-        Err(error) if error.is_transient() => return context.again(&error).await,
-        Err(error) => return failed(context, task, attempt, &error.to_string()),
+        Err(error) => return troubled(context, task, attempt, &error),
     };
     let document = match context.document(task).await {
         Ok(document) => document,
@@ -57,6 +51,7 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
     let dispatch = match step::submit(&context.inner, &id, body, headers, &context.stop).await {
         Ok(dispatch) => dispatch,
         Err(NotSubmitted::Refused(text)) => return failed(context, task, attempt, &text),
+        Err(NotSubmitted::Later(trouble)) => return later(context, task, attempt, &trouble),
         Err(NotSubmitted::Stopped) => return Work::default(),
     };
     let started = Event::TaskStarted {
@@ -124,12 +119,8 @@ pub(crate) async fn finish(
     attempt: u32,
     outcome: &Outcome,
 ) -> Result<Work, git::Error> {
-    if let Some((code, text)) = &outcome.error {
-        let text = format!("{code}: {text}");
-        return Ok(match STALE.contains(&&**code) {
-            true => stale(task, attempt, text),
-            false => failed(context, task, attempt, &text),
-        });
+    if let Some(error) = &outcome.error {
+        return Ok(unsuccessful(context, task, attempt, error));
     }
     let repository = context.repository().await?;
     let branch = context.branch(task, attempt)?;
@@ -199,80 +190,142 @@ pub(crate) fn clip(mut text: String) -> String {
     text
 }
 
-fn stale(task: &str, attempt: u32, error: String) -> Work {
+/// An attempt whose agent ended with an error. An error that the agent did not cause is not counted, and the attempt is
+/// repeated after a wait.
+fn unsuccessful(context: &Context, task: &str, attempt: u32, error: &StepError) -> Work {
+    let text = error.to_string();
+    let trouble = error.trouble();
+    // A pause cancels what runs; the resume is the end of the wait.
+    let is_aborted = error.code == "cancelled" && !context.stop.is_cancelled();
+    let counted = trouble.is_none() && !is_aborted;
+    let mut work = match STALE.contains(&&*error.code) {
+        true => stale(task, attempt, text, counted),
+        false if counted => failed(context, task, attempt, &text),
+        false => {
+            let failed = Event::TaskFailed {
+                task_id: task.to_owned(),
+                error: text,
+                can_retry: true,
+                counted,
+                result_kept: false,
+            };
+            ended(context, task, attempt, failed)
+        }
+    };
+    if let Some(trouble) = trouble {
+        let wait = later(context, task, attempt, &trouble);
+        work.entries.extend(wait.entries);
+    }
+    work
+}
+
+fn stale(task: &str, attempt: u32, error: String, counted: bool) -> Work {
     let stale = Event::TaskStale {
         task_id: task.to_owned(),
         error,
+        counted,
     };
-    Work {
-        entries: vec![
-            (attempt, stale),
-            (
-                attempt,
-                changed(task, TaskStatus::Running, TaskStatus::Stale, attempt),
-            ),
-        ],
-        ..Work::default()
+    let changed = changed(task, TaskStatus::Running, TaskStatus::Stale, attempt);
+    Work::of(attempt, [stale, changed])
+}
+
+/// Wait of a task; once patience is over, its end.
+pub(crate) fn later(context: &Context, task: &str, attempt: u32, trouble: &Trouble) -> Work {
+    let known = context.state.tasks.get(task);
+    let before = known.and_then(|known| known.wait.as_ref());
+    match context.next_try(before, trouble) {
+        Some(until) => Work::of(
+            attempt,
+            [Event::TaskWaiting {
+                task_id: task.to_owned(),
+                cause: trouble.cause,
+                reason: trouble.reason.clone(),
+                until,
+            }],
+        ),
+        None => given_up(context, task, attempt, &trouble.reason),
+    }
+}
+
+/// An attempt whose repository did not do as asked: what can pass is waited for. A failed push keeps its result.
+pub(crate) fn troubled(context: &Context, task: &str, attempt: u32, error: &git::Error) -> Work {
+    match error.outlook() {
+        Outlook::Passing => {
+            let trouble = Trouble::new(Cause::Remote, error.to_string());
+            later(context, task, attempt, &trouble)
+        }
+        Outlook::Absent => {
+            let trouble = Trouble::new(Cause::Absent, error.to_string());
+            later(context, task, attempt, &trouble)
+        }
+        Outlook::Refused => given_up(context, task, attempt, &error.to_string()),
+        Outlook::Failed => failed(context, task, attempt, &error.to_string()),
     }
 }
 
 /// An attempt that failed, in whatever state it is.
 pub(crate) fn failed(context: &Context, task: &str, attempt: u32, error: &str) -> Work {
-    let status = context
-        .state
-        .tasks
-        .get(task)
-        .map_or(TaskStatus::Pending, |known| known.status);
+    let known = context.state.tasks.get(task);
     let failed = Event::TaskFailed {
         task_id: task.to_owned(),
         error: error.to_owned(),
-        can_retry: attempt < crate::decide::MAX_ATTEMPTS,
+        can_retry: known.is_some_and(|known| known.failures + 1 < MAX_FAILURES),
+        counted: true,
+        result_kept: false,
     };
-    let mut entries = vec![(attempt, failed)];
+    ended(context, task, attempt, failed)
+}
+
+/// A task that is not tried again by itself, without a fault of its agent.
+fn given_up(context: &Context, task: &str, attempt: u32, error: &str) -> Work {
+    let known = context.state.tasks.get(task);
+    let failed = Event::TaskFailed {
+        task_id: task.to_owned(),
+        error: error.to_owned(),
+        can_retry: false,
+        counted: false,
+        result_kept: known.is_some_and(|known| known.status == TaskStatus::Done),
+    };
+    let mut work = ended(context, task, attempt, failed);
+    let exhausted = Event::TaskExhausted {
+        task_id: task.to_owned(),
+    };
+    work.entries.push((attempt, exhausted));
+    work
+}
+
+fn ended(context: &Context, task: &str, attempt: u32, failed: Event) -> Work {
+    let known = context.state.tasks.get(task);
+    let status = known.map_or(TaskStatus::Pending, |known| known.status);
+    let mut events = vec![failed];
     let mut from = status;
     // No attempt fails before it runs, also if it has no dispatch.
     if status == TaskStatus::Pending {
         from = TaskStatus::Running;
-        entries.push((attempt, changed(task, status, from, attempt)));
+        events.push(changed(task, status, from, attempt));
     }
-    entries.push((attempt, changed(task, from, TaskStatus::Failed, attempt)));
-    Work {
-        entries,
-        ..Work::default()
-    }
+    events.push(changed(task, from, TaskStatus::Failed, attempt));
+    Work::of(attempt, events)
 }
 
-/// Pushes the branch of an attempt and reads it back.
+/// Pushes the branch of an attempt and reads it back. The commit is there, so whatever happens it is pushed again, and
+/// not made again.
 pub(crate) async fn push(context: &Context, task: &str, attempt: u32) -> Work {
-    let mut wait = FIRST_WAIT;
-    for number in 1.. {
-        match push_once(context, task, attempt).await {
-            Ok((branch, commit)) => {
-                let pushed = Event::BranchPushed {
-                    task_id: task.to_owned(),
-                    branch: branch.to_string(),
-                    commit: commit.as_str().to_owned(),
-                };
-                return Work {
-                    entries: vec![
-                        (attempt, pushed),
-                        (
-                            attempt,
-                            changed(task, TaskStatus::Done, TaskStatus::MergeReady, attempt),
-                        ),
-                    ],
-                    ..Work::default()
-                };
-            }
-            Err(error) if number < PUSHES && error.is_transient() => {
-                tracing::warn!(run = %context.run, "{task} is pushed again: {error}");
-                sleep(wait).await;
-                wait *= 2;
-            }
-            Err(error) => return failed(context, task, attempt, &error.to_string()),
+    match push_once(context, task, attempt).await {
+        Ok((branch, commit)) => {
+            let pushed = Event::BranchPushed {
+                task_id: task.to_owned(),
+                branch: branch.to_string(),
+                commit: commit.as_str().to_owned(),
+            };
+            let ready = changed(task, TaskStatus::Done, TaskStatus::MergeReady, attempt);
+            Work::of(attempt, [pushed, ready])
+        }
+        Err(error) => {
+            tracing::warn!(run = %context.run, "{task} is not pushed: {error}");
+            troubled(context, task, attempt, &error)
         }
     }
-    Work::default()
 }
 
 async fn push_once(

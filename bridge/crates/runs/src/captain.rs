@@ -13,9 +13,10 @@ use crate::event::{ArtifactType, CrStatus, Event, Role};
 use crate::git;
 use crate::plan::{CAPTAIN, Graph};
 use crate::state::{Plan, State};
-use crate::step::{self, NotSubmitted, Outcome, StepId};
+use crate::step::{self, NotSubmitted, Outcome, StepError, StepId};
 use crate::takeover::{Owner, Takeover};
 use crate::tools::captain::{self as tools, Effect};
+use crate::wait::Trouble;
 use crate::{Artifact, Asks, Work};
 
 const PROMPT: &str = include_str!("prompts/captain.md");
@@ -25,7 +26,10 @@ pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
     let id = StepId {
         run: context.run,
         of: CAPTAIN.to_owned(),
-        name: turn.to_string(),
+        name: match &context.state.wait {
+            None => turn.to_string(),
+            Some(wait) => format!("{turn}.{}", wait.tries),
+        },
     };
     let (body, headers) = match body(context, &id).await {
         Ok(body) => body,
@@ -34,6 +38,10 @@ pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
     let dispatch = match step::submit(&context.inner, &id, body, headers, &context.stop).await {
         Ok(dispatch) => dispatch,
         Err(NotSubmitted::Refused(text)) => return failed(&text, &id.to_string()),
+        Err(NotSubmitted::Later(trouble)) => {
+            let waiting = waiting(context, &trouble);
+            return waiting.unwrap_or_else(|| failed(&trouble.reason, &id.to_string()));
+        }
         Err(NotSubmitted::Stopped) => return Work::default(),
     };
     let owner = Owner {
@@ -45,14 +53,36 @@ pub(crate) async fn turn(context: &Context, turn: u32) -> Work {
     };
     let events = Takeover::new(owner, tools::ALL);
     let followed = step::follow(context, dispatch, events).await;
-    match followed {
-        Ok(outcome) => Work {
-            ended: Some(dispatch),
-            asks: Some(Asks::Captain(outcome)),
-            ..Work::default()
-        },
-        Err(error) => context.again(&error).await,
+    let outcome = match followed {
+        Ok(outcome) => outcome,
+        Err(error) => return context.again(&error).await,
+    };
+    let trouble = outcome.error.as_ref().and_then(StepError::trouble);
+    if let Some(mut work) = trouble.and_then(|trouble| waiting(context, &trouble)) {
+        let mut usage = outcome.usage(None, None);
+        if let Event::Usage { repeats, .. } = &mut usage {
+            *repeats = true;
+        }
+        work.entries.insert(0, (0, usage));
+        work.ended = Some(dispatch);
+        return work;
     }
+    Work {
+        ended: Some(dispatch),
+        asks: Some(Asks::Captain(outcome)),
+        ..Work::default()
+    }
+}
+
+/// Wait before the same turn is repeated; `None` once patience is over.
+fn waiting(context: &Context, trouble: &Trouble) -> Option<Work> {
+    let until = context.next_try(context.state.wait.as_ref(), trouble)?;
+    let waiting = Event::RunWaiting {
+        cause: trouble.cause,
+        reason: trouble.reason.clone(),
+        until,
+    };
+    Some(Work::of(0, [waiting]))
 }
 
 async fn body(context: &Context, id: &StepId) -> Result<(Value, SubmitHeaders), git::Error> {
@@ -90,6 +120,7 @@ fn failed(text: &str, id: &str) -> Work {
         session_id: None,
         tokens: 0,
         cost_usd: 0.0,
+        repeats: false,
     };
     Work {
         entries: vec![
@@ -114,8 +145,8 @@ pub(crate) fn carry_out(state: &mut State, run: RunId, outcome: Outcome, now: Ti
     let asked_for = change::asked_for(draft.state).map(|request| request.id.clone());
     draft.write(0, outcome.usage(None, None));
     let mut said = outcome.output.clone();
-    if let Some((code, text)) = &outcome.error {
-        said = format!("The Captain cannot answer ({code}): {text}");
+    if let Some(error) = &outcome.error {
+        said = format!("The Captain cannot answer: {error}");
     }
     if !said.trim().is_empty() {
         draft.write(0, message(said.clone()));

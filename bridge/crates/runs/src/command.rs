@@ -1,5 +1,7 @@
 //! Requests of clients that change a run. Pure: each becomes events, or the reason why the state does not allow it.
 
+use forge_adapter_api::request::Budget;
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use forge_store::record::RunStatus;
@@ -7,7 +9,8 @@ use forge_store::record::RunStatus;
 use crate::change;
 use crate::decide::changed;
 use crate::event::{CrStatus, Event, HoldReason, TaskStatus};
-use crate::state::State;
+use crate::state::{State, Task};
+use crate::wait::whole_ms;
 
 /// Request of a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,8 +23,12 @@ pub enum Command {
     Cancel,
     ApprovePlan,
     ReopenPlan,
-    /// Another attempt of a task.
-    Retry(String),
+    /// Continues a run that ended without completing, or tries at once what waits.
+    Retry {
+        budget: Option<Budget>,
+    },
+    /// The same for one task.
+    RetryTask(String),
     ApproveChange(String),
     RejectChange {
         id: String,
@@ -51,13 +58,16 @@ pub enum NotNow {
 
 impl Command {
     /// Events of the request, each with its attempt.
-    pub fn events(&self, state: &State) -> Result<Vec<(u32, Event)>, NotNow> {
+    pub fn events(&self, state: &State, now: Timestamp) -> Result<Vec<(u32, Event)>, NotNow> {
         let status = state.status();
         if let Command::ApproveChange(id) | Command::RejectChange { id, .. } = self {
             return decide_change(self, state, status, id);
         }
-        if status.is_ended() {
-            return Err(refused(status, "the run has ended"));
+        match self {
+            Command::Retry { budget } => return retry_run(state, status, *budget, now),
+            Command::RetryTask(id) => return retry_task(state, status, id, now),
+            _ if status.is_ended() => return Err(refused(status, "the run has ended")),
+            _ => {}
         }
         let of_run = |events: Vec<Event>| Ok(events.into_iter().map(|event| (0, event)).collect());
         match self {
@@ -106,8 +116,10 @@ impl Command {
             Command::ApprovePlan | Command::ReopenPlan => {
                 Err(refused(status, "no plan waits for an approval"))
             }
-            Command::Retry(id) => retry(state, status, id),
-            Command::ApproveChange(_) | Command::RejectChange { .. } => of_run(Vec::new()),
+            Command::Retry { .. }
+            | Command::RetryTask(_)
+            | Command::ApproveChange(_)
+            | Command::RejectChange { .. } => of_run(Vec::new()),
         }
     }
 }
@@ -133,32 +145,86 @@ fn decide_change(
     })
 }
 
-fn retry(state: &State, status: RunStatus, id: &str) -> Result<Vec<(u32, Event)>, NotNow> {
-    let task = state
-        .tasks
-        .get(id)
-        .ok_or_else(|| NotNow::NoTask(id.to_owned()))?;
-    match task.status {
-        TaskStatus::Failed | TaskStatus::Stale => Ok(vec![
-            (
-                task.attempt,
-                changed(id, task.status, TaskStatus::Pending, task.attempt),
-            ),
-            (
-                task.attempt + 1,
-                Event::TaskRetried {
-                    task_id: id.to_owned(),
-                },
-            ),
-        ]),
-        TaskStatus::Pending
-        | TaskStatus::Running
-        | TaskStatus::Done
-        | TaskStatus::MergeReady
-        | TaskStatus::Merged => Err(refused(
-            status,
-            "only a task that failed or became stale can be retried",
-        )),
+/// Events that continue a run: all tasks that failed, and those that wait. An ended run is reopened.
+fn retry_run(
+    state: &State,
+    status: RunStatus,
+    budget: Option<Budget>,
+    now: Timestamp,
+) -> Result<Vec<(u32, Event)>, NotNow> {
+    if status == RunStatus::Completed {
+        return Err(refused(status, "the run is completed"));
+    }
+    let mut events = Vec::new();
+    if status.is_ended() || budget.is_some() {
+        events.push((0, Event::RunReopened { budget }));
+    }
+    if let Some(wait) = state.wait.as_ref().filter(|_| !status.is_ended()) {
+        let waiting = Event::RunWaiting {
+            cause: wait.cause,
+            reason: wait.reason.clone(),
+            until: whole_ms(now),
+        };
+        events.push((0, waiting));
+    }
+    for (id, task) in &state.tasks {
+        events.extend(retry(id, task, now));
+    }
+    match events.is_empty() {
+        true => Err(refused(status, "nothing of the run failed or waits")),
+        false => Ok(events),
+    }
+}
+
+fn retry_task(
+    state: &State,
+    status: RunStatus,
+    id: &str,
+    now: Timestamp,
+) -> Result<Vec<(u32, Event)>, NotNow> {
+    let task = state.tasks.get(id);
+    let task = task.ok_or_else(|| NotNow::NoTask(id.to_owned()))?;
+    if status == RunStatus::Completed {
+        return Err(refused(status, "the run is completed"));
+    }
+    let events = retry(id, task, now);
+    if events.is_empty() {
+        let message = "only a task that failed, became stale or waits can be retried";
+        return Err(refused(status, message));
+    }
+    let reopened = Event::RunReopened { budget: None };
+    let reopened = status.is_ended().then_some((0, reopened));
+    Ok(reopened.into_iter().chain(events).collect())
+}
+
+/// Events that try a task again: with a new attempt, or what is left of one that has a result. None if nothing of it
+/// failed or waits.
+fn retry(id: &str, task: &Task, now: Timestamp) -> Vec<(u32, Event)> {
+    let Task {
+        attempt, status, ..
+    } = *task;
+    match status {
+        TaskStatus::Failed if task.result_kept => {
+            vec![(attempt, changed(id, status, TaskStatus::Done, attempt))]
+        }
+        TaskStatus::Failed | TaskStatus::Stale => {
+            let retried = Event::TaskRetried {
+                task_id: id.to_owned(),
+                by_user: true,
+            };
+            let pending = changed(id, status, TaskStatus::Pending, attempt);
+            vec![(attempt, pending), (attempt + 1, retried)]
+        }
+        TaskStatus::Pending | TaskStatus::Running | TaskStatus::Done => {
+            let waiting = task.wait.as_ref().map(|wait| Event::TaskWaiting {
+                task_id: id.to_owned(),
+                cause: wait.cause,
+                reason: wait.reason.clone(),
+                until: whole_ms(now),
+            });
+            waiting.into_iter().map(|event| (attempt, event)).collect()
+        }
+        TaskStatus::MergeReady | TaskStatus::Merged => Vec::new(),
     }
 }
 

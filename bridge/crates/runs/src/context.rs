@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex as StdMutex, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::{Mutex, OnceCell, mpsc};
 use tokio::time::sleep;
@@ -20,6 +21,7 @@ use crate::git::{self, Branch, Repository};
 use crate::request::RunRequest;
 use crate::state::State;
 use crate::step::StepId;
+use crate::wait::{Trouble, Wait};
 use crate::{Inner, Report, Work};
 
 /// Wait before work that could not be done is decided again.
@@ -111,6 +113,12 @@ impl Context {
         }
     }
 
+    /// Time of the next try after trouble; `None` once patience is over.
+    pub(crate) fn next_try(&self, before: Option<&Wait>, trouble: &Trouble) -> Option<Timestamp> {
+        let (now, patience) = (self.inner.clock.now(), self.inner.config.patience);
+        Wait::next(before, trouble, now, patience)
+    }
+
     /// No result, after a wait: the work is decided again.
     pub(crate) async fn again(&self, error: &(impl Display + Sync)) -> Work {
         tracing::warn!(run = %self.run, "work on the run is tried again: {error}");
@@ -144,7 +152,7 @@ impl Context {
 
     /// Rest of the run's budget.
     fn budget(&self) -> Value {
-        let Some(budget) = &self.request.budget else {
+        let Some(budget) = &self.state.budget else {
             return Value::Null;
         };
         let cost = budget

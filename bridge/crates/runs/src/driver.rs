@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::id::{DispatchId, RunId};
+use forge_base::time;
 use forge_base::trace::TraceContext;
 use forge_store::record::{DispatchFilter, RunChange, RunEvent, RunRecord, RunStatus, Status};
 use forge_store::{self as store};
@@ -21,7 +22,7 @@ use forge_store::{self as store};
 use crate::command::Command;
 use crate::context::{Context, Running};
 use crate::decide::{Action, Transition, changed, decide};
-use crate::event::{Entry, Event, TaskStatus};
+use crate::event::{End, Entry, Event, TaskStatus};
 use crate::git::Repository;
 use crate::meters::Share;
 use crate::request::RunRequest;
@@ -116,10 +117,12 @@ impl Driver {
             let driven = self.drive().await;
             if let Err(error) = driven {
                 tracing::error!(run = %self.id, "the run cannot go on until the bridge starts again: {error}");
+                self.inner.live().remove(&self.id);
             }
         });
-        driving.await;
-        inner.live().remove(&id);
+        if driving.await.is_none() {
+            inner.live().remove(&id);
+        }
     }
 
     async fn drive(&mut self) -> store::Result<()> {
@@ -127,12 +130,21 @@ impl Driver {
         self.artifact_bytes = artifacts.iter().map(|artifact| artifact.size).sum();
         let mut reports = Vec::with_capacity(REPORTS);
         loop {
-            self.advance().await?;
-            if self.state.end.is_some() {
-                repository::clean(&self.inner, self.id).await;
-                return Ok(());
+            let wake = self.advance().await?;
+            if let Some(end) = &self.state.end {
+                if end.status == End::Completed {
+                    repository::clean(&self.inner, self.id).await;
+                }
+                match self.last_command() {
+                    Some(asked) => self.answer(asked).await?,
+                    None => return Ok(()),
+                }
+                continue;
             }
+            let now = self.inner.clock.now();
+            let waited = wake.map_or(Duration::MAX, |wake| time::between(now, wake));
             tokio::select! {
+                () = sleep(waited) => {}
                 Some(asked) = self.asked.recv() => self.answer(asked).await?,
                 _ = self.reports.1.recv_many(&mut reports, REPORTS) => {
                     self.take(std::mem::take(&mut reports)).await?;
@@ -141,15 +153,29 @@ impl Driver {
         }
     }
 
-    /// Starts what the state asks for.
-    async fn advance(&mut self) -> store::Result<()> {
+    /// A request that came before the end of the driver, such as one that reopens the run. Without one, this is the end.
+    fn last_command(&mut self) -> Option<Asked> {
+        let mut live = self.inner.live();
+        let asked = self.asked.try_recv().ok();
+        if asked.is_none() {
+            live.remove(&self.id);
+        }
+        asked
+    }
+
+    /// Starts what the state asks for. Returns the time at which something that waits is due.
+    async fn advance(&mut self) -> store::Result<Option<Timestamp>> {
         loop {
-            if self.state.is_cancelling {
-                self.stop.cancel();
+            match self.state.is_cancelling {
+                true => self.stop.cancel(),
+                false if self.stop.is_cancelled() => self.stop = CancellationToken::new(),
+                false => {}
             }
             let mut has_changed = false;
             let (mut scheduled, mut new) = (Vec::new(), Vec::new());
-            for action in decide(&self.state, self.inner.config.max_parallel) {
+            let now = self.inner.clock.now();
+            let decision = decide(&self.state, self.inner.config.max_parallel, now);
+            for action in decision.actions {
                 match action {
                     Action::Record(transitions) => has_changed |= self.record(transitions).await?,
                     other if self.in_flight.contains(&other) => {}
@@ -162,7 +188,7 @@ impl Driver {
             self.append(scheduled, Vec::new()).await?;
             new.into_iter().for_each(|action| self.start(action));
             if !has_changed {
-                return Ok(());
+                return Ok(decision.wake);
             }
         }
     }
@@ -300,7 +326,8 @@ impl Driver {
     /// Carries out a request of a client.
     async fn answer(&mut self, asked: Asked) -> store::Result<()> {
         let Asked { command, answer } = asked;
-        let events = match command.events(&self.state) {
+        let now = self.inner.clock.now();
+        let events = match command.events(&self.state, now) {
             Ok(events) => events,
             Err(error) => {
                 let _ = answer.send(Err(Error::NotNow(error)));
@@ -308,8 +335,7 @@ impl Driver {
             }
         };
         if !events.is_empty() {
-            self.append(at(self.inner.clock.now(), events), Vec::new())
-                .await?;
+            self.append(at(now, events), Vec::new()).await?;
         }
         if let Command::Pause(mode) = command {
             pause::acknowledge(&self.inner, mode, self.running.all(), &self.reports.0);

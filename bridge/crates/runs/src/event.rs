@@ -4,9 +4,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use forge_adapter_api::request::Budget;
 use forge_base::event::NewEvent;
 
 use crate::plan::{AgentType, Edge, TaskDocument};
+use crate::wait::Cause;
 
 /// An event with its time and the attempt that it belongs to.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,6 +155,21 @@ pub enum Event {
     /// A client requested the end of the run.
     #[serde(rename = "run.cancelling")]
     RunCancelling {},
+    /// The repository or the Captain cannot be reached; the next try is at `until`.
+    #[serde(rename = "run.waiting")]
+    RunWaiting {
+        cause: Cause,
+        reason: String,
+        #[serde(serialize_with = "forge_base::time::millis")]
+        until: Timestamp,
+    },
+    /// A client continues a run that had ended without completing.
+    #[serde(rename = "run.reopened")]
+    RunReopened {
+        /// Replaces the budget of the run.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        budget: Option<Budget>,
+    },
     #[serde(rename = "run.completed")]
     RunCompleted {
         total_completed: usize,
@@ -229,9 +246,27 @@ pub enum Event {
         task_id: String,
         error: String,
         can_retry: bool,
+        /// The attempt uses up one of the task's four.
+        counted: bool,
+        /// The result is there and could not be pushed; a retry pushes it again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        result_kept: bool,
     },
     #[serde(rename = "task.stale")]
-    TaskStale { task_id: String, error: String },
+    TaskStale {
+        task_id: String,
+        error: String,
+        counted: bool,
+    },
+    /// Work on the task cannot continue now; the next try is at `until`.
+    #[serde(rename = "task.waiting")]
+    TaskWaiting {
+        task_id: String,
+        cause: Cause,
+        reason: String,
+        #[serde(serialize_with = "forge_base::time::millis")]
+        until: Timestamp,
+    },
     /// Every change of a task's state.
     #[serde(rename = "task.status")]
     TaskChanged {
@@ -243,7 +278,12 @@ pub enum Event {
         reason: Option<String>,
     },
     #[serde(rename = "task.retried")]
-    TaskRetried { task_id: String },
+    TaskRetried {
+        task_id: String,
+        /// A client asked for it: failures are counted from zero.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_user: bool,
+    },
     #[serde(rename = "task.exhausted")]
     TaskExhausted { task_id: String },
     #[serde(rename = "tool.call")]
@@ -367,6 +407,9 @@ pub enum Event {
         session_id: Option<String>,
         tokens: u64,
         cost_usd: f64,
+        /// The turn of the Captain is repeated.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        repeats: bool,
     },
 }
 
@@ -432,7 +475,8 @@ impl Event {
             | Event::TaskFailed { task_id, .. }
             | Event::TaskStale { task_id, .. }
             | Event::TaskChanged { task_id, .. }
-            | Event::TaskRetried { task_id }
+            | Event::TaskWaiting { task_id, .. }
+            | Event::TaskRetried { task_id, .. }
             | Event::TaskExhausted { task_id }
             | Event::ToolCall { task_id, .. }
             | Event::ToolResult { task_id, .. }
@@ -451,6 +495,8 @@ impl Event {
             | Event::RunPaused { .. }
             | Event::RunResumed { .. }
             | Event::RunCancelling {}
+            | Event::RunWaiting { .. }
+            | Event::RunReopened { .. }
             | Event::RunCompleted { .. }
             | Event::UserMessage { .. }
             | Event::CaptainMessage { .. }

@@ -5,11 +5,12 @@ use serde_json::Value;
 
 use crate::agent::Agent;
 use crate::change::{self, ChangeRequest};
-use crate::event::{Entry, Event, HoldReason};
+use crate::event::{Entry, Event, HoldReason, TaskStatus};
 use crate::plan::{Edge, TaskDocument};
 use crate::state::{Attached, Conflict, Document, Ended, Plan, State, Task, ToolResult};
 use crate::tools::agent::{self as agent_tools, Effect as AgentEffect};
 use crate::tools::captain::{self as captain_tools, Effect};
+use crate::wait::Wait;
 
 impl State {
     /// Makes this the state after an event; returns false if the event changes nothing.
@@ -42,6 +43,7 @@ impl State {
                 self.fold_call(entry);
             }
             Event::RunAttached { reference, commit } => {
+                self.wait = None;
                 self.repository = Some(Attached {
                     reference: reference.clone(),
                     commit: commit.clone(),
@@ -60,6 +62,23 @@ impl State {
                 ..
             } => self.user_hold = false,
             Event::RunCancelling {} => self.is_cancelling = true,
+            Event::RunWaiting {
+                cause,
+                reason,
+                until,
+            } => {
+                let before = self.wait.take();
+                self.wait = Some(Wait::after(before, (*cause, reason), at, *until));
+            }
+            Event::RunReopened { budget } => {
+                self.end = None;
+                self.is_cancelling = false;
+                self.user_hold = false;
+                self.wait = None;
+                if budget.is_some() {
+                    self.budget = *budget;
+                }
+            }
             Event::RunCompleted { status, error, .. } => {
                 self.end = Some(Ended {
                     status: *status,
@@ -101,6 +120,7 @@ impl State {
                 session_id,
                 tokens,
                 cost_usd,
+                repeats,
                 ..
             } => {
                 self.tokens = self.tokens.saturating_add(*tokens);
@@ -108,6 +128,7 @@ impl State {
                 let micros = (cost_usd * 1e6).round().max(0.0) as u64;
                 self.cost_micros = self.cost_micros.saturating_add(micros);
                 match task_id {
+                    None if *repeats => {}
                     None => self.end_captain_turn(session_id.as_ref()),
                     Some(_) => self.fold_task(entry),
                 }
@@ -134,6 +155,7 @@ impl State {
             | Event::TaskFailed { .. }
             | Event::TaskStale { .. }
             | Event::TaskChanged { .. }
+            | Event::TaskWaiting { .. }
             | Event::TaskRetried { .. }
             | Event::TaskExhausted { .. }
             | Event::AgentStarted { .. }
@@ -250,6 +272,7 @@ impl State {
         if let Some(request) = requests.find(|request| Some(&request.id) == asked_for.as_ref()) {
             request.turns += 1;
         }
+        self.wait = None;
         let is_interview = self.plan == Plan::Open;
         let captain = &mut self.captain;
         if captain.results.is_empty() && is_interview {
@@ -266,12 +289,17 @@ impl State {
             return;
         };
         if let Event::TaskScheduled { .. } | Event::TaskRetried { .. } = &entry.event {
-            *task = Task::new(
-                std::mem::take(&mut task.title),
-                task.agent_type,
-                entry.attempt,
-            );
-            task.is_scheduled = matches!(entry.event, Event::TaskScheduled { .. });
+            let title = std::mem::take(&mut task.title);
+            let is_fresh = matches!(entry.event, Event::TaskRetried { by_user: true, .. });
+            *task = Task {
+                is_scheduled: matches!(entry.event, Event::TaskScheduled { .. }),
+                failures: task.failures,
+                wait: task.wait.take(),
+                ..Task::new(title, task.agent_type, entry.attempt)
+            };
+            if is_fresh {
+                (task.failures, task.wait) = (0, None);
+            }
             return;
         }
         if entry.attempt != task.attempt {
@@ -295,14 +323,43 @@ impl State {
             } => {
                 task.walkthrough = Some(walkthrough_path.clone());
                 task.completed_at = Some(entry.at);
+                task.wait = None;
             }
-            Event::TaskFailed { error, .. } | Event::TaskStale { error, .. } => {
+            Event::TaskFailed { error, counted, .. } | Event::TaskStale { error, counted, .. } => {
                 task.error = Some(error.clone());
                 task.completed_at = Some(entry.at);
+                task.result_kept = matches!(
+                    entry.event,
+                    Event::TaskFailed {
+                        result_kept: true,
+                        ..
+                    }
+                );
+                if *counted {
+                    task.failures += 1;
+                    task.wait = None;
+                }
             }
-            Event::TaskChanged { new_status, .. } => task.status = *new_status,
+            Event::TaskWaiting {
+                cause,
+                reason,
+                until,
+                ..
+            } => {
+                let before = task.wait.take();
+                task.wait = Some(Wait::after(before, (*cause, reason), entry.at, *until));
+            }
+            Event::TaskChanged { new_status, .. } => {
+                task.status = *new_status;
+                if *new_status == TaskStatus::Done && std::mem::take(&mut task.result_kept) {
+                    (task.is_exhausted, task.error, task.wait) = (false, None, None);
+                }
+            }
             Event::TaskExhausted { .. } => task.is_exhausted = true,
-            Event::BranchPushed { commit, .. } => task.commit = Some(commit.clone()),
+            Event::BranchPushed { commit, .. } => {
+                task.commit = Some(commit.clone());
+                task.wait = None;
+            }
             Event::AgentStarted { agent, .. } => {
                 if let Some(agent) = task.agents.get_mut(*agent) {
                     agent.is_started = true;

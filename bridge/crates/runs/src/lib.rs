@@ -28,6 +28,7 @@ mod takeover;
 pub mod tools;
 mod trace;
 pub mod verify;
+pub mod wait;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -92,6 +93,9 @@ pub struct Config {
     /// Timeout of one check.
     #[serde(with = "forge_base::duration")]
     pub check_timeout: Duration,
+    /// Time for which trouble that no agent causes is waited for: a remote or an adapter that is away, a rate limit.
+    #[serde(with = "forge_base::duration")]
+    pub patience: Duration,
     /// Time for one command of git.
     #[serde(with = "forge_base::duration")]
     pub git_timeout: Duration,
@@ -111,6 +115,7 @@ impl Default for Config {
             authorization: BTreeMap::new(),
             checks: BTreeMap::new(),
             check_timeout: Duration::from_secs(1800),
+            patience: Duration::from_secs(24 * 3600),
             git_timeout: Duration::from_secs(600),
         }
     }
@@ -191,6 +196,15 @@ enum Asks {
 }
 
 impl Work {
+    /// Events of an attempt; 0 stands for those of the run.
+    fn of(attempt: u32, events: impl IntoIterator<Item = Event>) -> Self {
+        let entries = events.into_iter().map(|event| (attempt, event));
+        Self {
+            entries: entries.collect(),
+            ..Self::default()
+        }
+    }
+
     /// Nothing was done; it is decided again.
     fn is_none(&self) -> bool {
         self.entries.is_empty() && self.asks.is_none()
@@ -277,7 +291,7 @@ impl Runs {
             after = Some(*last);
             for id in page {
                 if let Some(record) = self.0.store.run(id).await? {
-                    self.0.drive(&record)?;
+                    self.0.drive(&record, None)?;
                 }
             }
         }
@@ -325,7 +339,7 @@ impl Runs {
         match inner.store.open_run(new).await? {
             RunOpened::New => {
                 let record = inner.store.run(id).await?.ok_or(Error::NotFound(id))?;
-                inner.drive(&record)?;
+                inner.drive(&record, None)?;
                 Ok(record)
             }
             RunOpened::Known(record) => Ok(record),
@@ -335,26 +349,35 @@ impl Runs {
 
     /// Carries out a request; its events are on disk when it returns the status after it.
     pub async fn command(&self, id: RunId, command: Command) -> Result<RunStatus, Error> {
-        let live = self.0.live().get(&id).cloned();
-        if let Some(live) = live {
-            let (answer, answered) = oneshot::channel();
-            let asked = Asked {
-                command: command.clone(),
-                answer,
-            };
-            if live.send(asked).await.is_ok()
-                && let Ok(answer) = answered.await
-            {
-                return answer;
-            }
+        if let Some(answer) = self.ask(id, &command).await {
+            return answer;
         }
         let record = self.0.store.run(id).await?.ok_or(Error::NotFound(id))?;
-        if !record.status.is_ended() {
+        if !record.status.is_ended() || self.0.shutdown.is_cancelled() {
             return Err(Error::Stopping);
         }
         let state = State::stored(&record)?;
-        command.events(&state)?;
-        Ok(record.status)
+        let events = command.events(&state, self.0.clock.now())?;
+        if events.is_empty() {
+            return Ok(record.status);
+        }
+        // Only a retry has an effect on a run that has ended. Its driver is there again for it.
+        self.0
+            .git
+            .as_ref()
+            .map_err(|text| Error::Unavailable(text.clone()))?;
+        let (answer, answered) = oneshot::channel();
+        self.0.drive(&record, Some(Asked { command, answer }))?;
+        answered.await.unwrap_or(Err(Error::Stopping))
+    }
+
+    /// Answer of the driver of a run; `None` without one.
+    async fn ask(&self, id: RunId, command: &Command) -> Option<Result<RunStatus, Error>> {
+        let live = self.0.live().get(&id).cloned()?;
+        let (answer, answered) = oneshot::channel();
+        let command = command.clone();
+        live.send(Asked { command, answer }).await.ok()?;
+        answered.await.ok()
     }
 }
 
@@ -363,11 +386,20 @@ impl Inner {
         self.live.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts the driver of a run.
-    fn drive(self: &Arc<Self>, record: &RunRecord) -> store::Result<()> {
+    /// Starts the driver of a run with a first request.
+    fn drive(self: &Arc<Self>, record: &RunRecord, first: Option<Asked>) -> store::Result<()> {
+        let mut live = self.live();
+        // One of two retries at the same time was faster.
+        if live.contains_key(&record.id) {
+            return Ok(());
+        }
         let (sender, asked) = mpsc::channel(16);
+        if let Some(first) = first {
+            // It has places for more.
+            let _ = sender.try_send(first);
+        }
         let driver = Driver::new(Arc::clone(self), record, asked)?;
-        self.live().insert(record.id, sender);
+        live.insert(record.id, sender);
         self.tracker.spawn(driver.run());
         Ok(())
     }

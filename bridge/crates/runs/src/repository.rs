@@ -5,9 +5,11 @@ use forge_base::id::RunId;
 
 use crate::context::Context;
 use crate::event::{End, Event};
+use crate::git::{self, Outlook};
+use crate::wait::{Cause, Trouble};
 use crate::{Inner, Push, Work};
 
-/// Fetches the repository. A failure ends the run.
+/// Fetches the repository.
 pub(crate) async fn attach(context: &Context) -> Work {
     failpoint::point("run.fetch");
     let attached = match context.repository().await {
@@ -18,17 +20,37 @@ pub(crate) async fn attach(context: &Context) -> Work {
                 .to_owned(),
             commit: repository.base().as_str().to_owned(),
         },
-        Err(error) => Event::RunCompleted {
+        Err(error) => unattached(context, &error),
+    };
+    Work::of(0, [attached])
+}
+
+/// A wait where it can help, otherwise the end of the run.
+fn unattached(context: &Context, error: &git::Error) -> Event {
+    let reason = format!("the repository cannot be used: {error}");
+    let cause = match error.outlook() {
+        Outlook::Passing => Some(Cause::Remote),
+        Outlook::Absent => Some(Cause::Absent),
+        Outlook::Refused | Outlook::Failed => None,
+    };
+    let until = cause.and_then(|cause| {
+        let trouble = Trouble::new(cause, &*reason);
+        let until = context.next_try(context.state.wait.as_ref(), &trouble)?;
+        Some((cause, until))
+    });
+    match until {
+        Some((cause, until)) => Event::RunWaiting {
+            cause,
+            reason,
+            until,
+        },
+        None => Event::RunCompleted {
             total_completed: 0,
             total_failed: 0,
             duration: context.state.elapsed_ms(context.inner.clock.now()),
             status: End::Failed,
-            error: Some(format!("the repository cannot be used: {error}")),
+            error: Some(reason),
         },
-    };
-    Work {
-        entries: vec![(0, attached)],
-        ..Work::default()
     }
 }
 

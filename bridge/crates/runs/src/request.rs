@@ -46,7 +46,10 @@ pub enum Approval {
 impl RunRequest {
     /// State of the run before its first event.
     pub(crate) fn first_state(&self, created_at: jiff::Timestamp) -> State {
-        State::new(created_at, self.plan_review, self.approval)
+        State {
+            budget: self.budget,
+            ..State::new(created_at, self.plan_review, self.approval)
+        }
     }
 
     /// Reads the body of the request; an error has all complaints.

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use forge_adapter_api::request::Budget;
 use forge_base::time;
 use forge_store::record::{RunRecord, RunStatus};
 use forge_store::{self as store};
@@ -15,6 +16,7 @@ use crate::change::ChangeRequest;
 use crate::event::{CrStatus, End, TaskStatus};
 use crate::plan::{AgentType, Graph, Node, TaskDocument};
 use crate::request::Approval;
+use crate::wait::Wait;
 
 /// State of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +42,11 @@ pub struct State {
     /// The user paused the run: nothing new starts.
     pub user_hold: bool,
     pub is_cancelling: bool,
+    /// Trouble with the repository before it is attached, or with the turn of the Captain.
+    pub wait: Option<Wait>,
     pub end: Option<Ended>,
+    /// For all steps together.
+    pub budget: Option<Budget>,
     pub tokens: u64,
     pub cost_micros: u64,
 }
@@ -131,8 +137,14 @@ pub struct Task {
     /// Commit of the branch, once it was pushed.
     pub commit: Option<String>,
     pub error: Option<String>,
-    /// All attempts failed.
+    /// Nothing more is tried, unless a user asks for it.
     pub is_exhausted: bool,
+    /// Attempts that the agent failed.
+    pub failures: u32,
+    /// Trouble that no agent causes, until an attempt completes or is pushed.
+    pub wait: Option<Wait>,
+    /// The attempt failed with a result that could not be pushed.
+    pub result_kept: bool,
     /// The attempt's own agent, and those that were started by it or by each other. None before it runs.
     pub agents: Vec<Agent>,
     /// As its agent has set them.
@@ -189,6 +201,9 @@ impl Task {
             commit: None,
             error: None,
             is_exhausted: false,
+            failures: 0,
+            wait: None,
+            result_kept: false,
             agents: Vec::new(),
             subtasks: Vec::new(),
             conflicts: Vec::new(),
@@ -232,7 +247,9 @@ impl State {
             started_at: None,
             user_hold: false,
             is_cancelling: false,
+            wait: None,
             end: None,
+            budget: None,
             tokens: 0,
             cost_micros: 0,
         }
@@ -285,6 +302,17 @@ impl State {
     pub fn is_pending(&self, id: &str) -> bool {
         let task = self.tasks.get(id);
         task.is_some_and(|task| task.status == TaskStatus::Pending && !task.is_scheduled)
+    }
+
+    /// True if the steps have used up the budget, so that a further one would end at once.
+    pub fn is_spent(&self) -> bool {
+        let budget = self.budget.as_ref();
+        budget.is_some_and(|budget| {
+            budget
+                .max_cost_usd
+                .is_some_and(|most| self.cost_usd() >= most)
+                || budget.max_tokens.is_some_and(|most| self.tokens >= most)
+        })
     }
 
     pub fn cost_usd(&self) -> f64 {

@@ -20,11 +20,12 @@ use forge_store::{self as store};
 use crate::context::Context;
 use crate::event::Event;
 use crate::takeover::Takeover;
+use crate::wait::{Cause, Trouble};
 use crate::{Inner, Report, TakenOver};
 
-/// Waits between two tries to submit a step that cannot be accepted now.
+/// Waits between two tries to submit a step that cannot be accepted now. Once they are longer, the run shows them.
 const FIRST_WAIT: Duration = Duration::from_millis(200);
-const LONGEST_WAIT: Duration = Duration::from_secs(15);
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// Longest time without a look at the log.
 const LOOK: Duration = Duration::from_secs(5);
 const PAGE: usize = 128;
@@ -49,13 +50,59 @@ impl fmt::Display for StepId {
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
     pub(crate) dispatch: DispatchId,
-    /// Code and text; `None` if it is fine or asks for tool results.
-    pub(crate) error: Option<(String, String)>,
+    /// `None` if it is fine or asks for tool results.
+    pub(crate) error: Option<StepError>,
     pub(crate) output: String,
     pub(crate) tool_calls: Vec<ToolCall>,
     pub(crate) session_id: Option<String>,
     pub(crate) tokens: u64,
     pub(crate) cost_usd: f64,
+}
+
+/// Error of a step.
+#[derive(Clone, Debug)]
+pub(crate) struct StepError {
+    pub(crate) code: String,
+    text: String,
+    /// The adapter says that the same step can succeed later.
+    is_retryable: bool,
+    retry_after: Option<Duration>,
+}
+
+/// Codes of errors that no agent causes.
+const EXCUSED: [&str; 4] = [
+    "interrupted",
+    "adapter_crashed",
+    "adapter_unavailable",
+    "rate_limited",
+];
+
+impl StepError {
+    #[cfg(test)]
+    pub(crate) fn new(code: &str, text: &str) -> Self {
+        Self {
+            code: code.to_owned(),
+            text: text.to_owned(),
+            is_retryable: false,
+            retry_after: None,
+        }
+    }
+
+    /// The trouble, if the agent did not cause the error, so that the step is repeated and not counted.
+    pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let is_excused = self.is_retryable || EXCUSED.contains(&&*self.code);
+        is_excused.then(|| Trouble {
+            hint: self.retry_after,
+            ..Trouble::new(Cause::Attempt, self.to_string())
+        })
+    }
+}
+
+impl fmt::Display for StepError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { code, text, .. } = self;
+        write!(f, "{code}: {text}")
+    }
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -77,6 +124,7 @@ impl Outcome {
             session_id: self.session_id.clone(),
             tokens: self.tokens,
             cost_usd: self.cost_usd,
+            repeats: false,
         }
     }
 }
@@ -91,6 +139,10 @@ struct Ended {
     error: Option<String>,
     #[serde(default)]
     error_code: Option<String>,
+    #[serde(default)]
+    retryable: Option<bool>,
+    #[serde(default)]
+    retry_after_ms: Option<u64>,
     #[serde(default)]
     tool_calls: Vec<ToolCall>,
     #[serde(default)]
@@ -113,6 +165,8 @@ struct Usage {
 pub(crate) enum NotSubmitted {
     /// The bridge will never accept it.
     Refused(String),
+    /// The bridge cannot accept it now.
+    Later(Trouble),
     /// The run is cancelled, or the bridge stops.
     Stopped,
 }
@@ -139,7 +193,7 @@ pub(crate) async fn submit(
             Ok(answer) => return Ok(answer.dispatch_id),
             Err(error) => error,
         };
-        match error {
+        match &error {
             dispatch::Error::QueueFull
             | dispatch::Error::AdapterUnavailable(_)
             | dispatch::Error::Store(_) => {
@@ -158,10 +212,14 @@ pub(crate) async fn submit(
                 return Err(NotSubmitted::Refused(error.to_string()));
             }
         }
+        if wait > LONGEST_WAIT {
+            let trouble = Trouble::new(Cause::Adapter, error.to_string());
+            return Err(NotSubmitted::Later(trouble));
+        }
         if stop.run_until_cancelled(sleep(wait)).await.is_none() {
             return Err(NotSubmitted::Stopped);
         }
-        wait = (wait * 2).min(LONGEST_WAIT);
+        wait *= 2;
     }
 }
 
@@ -244,9 +302,11 @@ fn outcome(record: &DispatchRecord) -> store::Result<Outcome> {
     let result: Ended = serde_json::from_str(result.get())
         .map_err(|error| store::Error::Unreadable(format!("the result of {dispatch}: {error}")))?;
     let asks = !result.tool_calls.is_empty();
-    let error = result.error_code.filter(|_| !asks).map(|code| {
-        let text = result.error.unwrap_or_else(|| code.clone());
-        (code, text)
+    let error = result.error_code.filter(|_| !asks).map(|code| StepError {
+        text: result.error.unwrap_or_else(|| code.clone()),
+        code,
+        is_retryable: result.retryable == Some(true),
+        retry_after: result.retry_after_ms.map(Duration::from_millis),
     });
     Ok(Outcome {
         dispatch,

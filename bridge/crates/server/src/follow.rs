@@ -249,12 +249,24 @@ impl Follow {
             return Ok(page);
         }
         self.position = page.scanned;
-        if let Some(end) = page.events.iter().position(|event| self.ends_with(event)) {
+        let mut events = page.events.iter();
+        if let Some(end) = events.rposition(|event| self.ends_with(event))
+            && !self.goes_on(page.events[end].id.position).await?
+        {
             page.events.truncate(end + 1);
             self.position = page.events[end].id.position;
             self.over = true;
         }
         Ok(page)
+    }
+
+    /// True if a run was reopened after it had ended with the event at this position.
+    async fn goes_on(&self, position: u64) -> store::Result<bool> {
+        let Until::RunEnded(id) = self.until else {
+            return Ok(false);
+        };
+        let run = self.store.run(id).await?;
+        Ok(run.is_some_and(|run| run.last_position > position))
     }
 
     fn take_told(&mut self, events: &[Arc<Event>], told: u64, limit: usize) -> EventPage {

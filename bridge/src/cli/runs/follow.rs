@@ -57,11 +57,17 @@ pub(super) async fn tail(runs: &Runs, arguments: &Arguments) -> anyhow::Result<E
             true => runs.screen.value_line(&event)?,
             false => runs.screen.line(tail::line(&runs.screen, &event))?,
         }
-        if is_last(&event) {
+        if is_last(&event) && !is_reopened(runs, run, &event).await? {
             return Ok(exit(event["data"]["status"] == "completed"));
         }
     }
     Ok(exit(false))
+}
+
+/// True if a run continues after it had ended with this event.
+async fn is_reopened(runs: &Runs, run: &str, event: &Value) -> anyhow::Result<bool> {
+    let record = runs.get(run, &[]).await?;
+    Ok(record["lastEventId"] != event["eventId"])
 }
 
 /// True for the event that ends every run.

@@ -60,6 +60,18 @@ enum Command {
     Resume { run: String },
     /// Cancel what runs and end the run
     Cancel { run: String },
+    /// Continue a run that ended without completing, or try at once what waits
+    Retry {
+        run: String,
+        /// Only this task
+        task: Option<String>,
+        /// New budget of the run in US dollars
+        #[arg(long, value_name = "USD", conflicts_with = "task")]
+        max_cost_usd: Option<f64>,
+        /// New budget of the run in tokens
+        #[arg(long, value_name = "COUNT", conflicts_with = "task")]
+        max_tokens: Option<u64>,
+    },
     /// Approve the plan, or a change request
     Approve {
         run: String,
@@ -135,6 +147,25 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             }
             Command::Resume { run } => runs.change(run, &["resume"], &none).await,
             Command::Cancel { run } => runs.change(run, &["cancel"], &none).await,
+            Command::Retry {
+                run,
+                task: Some(task),
+                ..
+            } => runs.change(run, &["tasks", task, "retry"], &none).await,
+            Command::Retry {
+                run,
+                task: None,
+                max_cost_usd,
+                max_tokens,
+            } => {
+                let body = match (max_cost_usd, max_tokens) {
+                    (None, None) => none,
+                    (cost, tokens) => {
+                        json!({ "budget": { "maxCostUsd": cost, "maxTokens": tokens } })
+                    }
+                };
+                runs.change(run, &["retry"], &body).await
+            }
             Command::Approve { run, change: None } => {
                 runs.change(run, &["plan", "approve"], &none).await
             }

@@ -44,6 +44,20 @@ export interface ArtifactInfo {
   updatedAt: string;
 }
 
+/** Trouble that no agent causes, and the next try. */
+export interface RunWait {
+  /**
+   * `remote`: the repository is away; `absent`: it is not there; `adapter`: none takes the work; `attempt`: an
+   * attempt ended for a reason that its agent did not cause; `disk`: the disk of the runs is nearly full.
+   */
+  cause: "remote" | "absent" | "adapter" | "attempt" | "disk";
+  reason: string;
+  /** Beginning of the trouble, from which `runs.patience` counts. */
+  since: string;
+  /** Time of the next try. */
+  until: string;
+}
+
 /** Task of a run. */
 export interface RunTask {
   taskId: string;
@@ -64,6 +78,9 @@ export interface RunTask {
   /** Commit of the branch, once it was pushed and read back. */
   commit?: string;
   error?: string;
+  /** Attempts that the agent failed; four end the task. */
+  failures?: number;
+  wait?: RunWait;
   /** Report of the last attempt. Not in lists. */
   walkthrough?: string | null;
   /** Paths of the artifacts of the task. Not in lists. */
@@ -112,6 +129,8 @@ export interface RunState {
   commit: string | null;
   /** Branch that results are merged into. */
   target: string;
+  /** Trouble with the repository before it is attached, or with the turn of the Captain. */
+  wait?: RunWait | null;
   totalTasks: number;
   completedTasks: number;
   mergedTasks: number;

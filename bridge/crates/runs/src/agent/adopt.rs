@@ -25,8 +25,8 @@ pub(super) async fn adopt(
         title.unwrap_or_default(),
     );
     let committed = checkout.commit(&message, &[]).await?;
-    if let Some((code, text)) = outcome.error {
-        return Ok(Err(format!("{code}: {text}")));
+    if let Some(error) = outcome.error {
+        return Ok(Err(error.to_string()));
     }
     let of = Place {
         agent: parent.agent,

@@ -14,6 +14,7 @@ use crate::plan::AgentType;
 use crate::step::{self, NotSubmitted, Outcome, ToolCall};
 use crate::takeover::{Owner, Takeover};
 use crate::tools::agent::{self as tools, SPAWN_AGENT};
+use crate::wait::Trouble;
 use crate::{Artifact, Asks, Work, attempt, refinery};
 
 const PROMPT: &str = include_str!("../prompts/task.md");
@@ -34,7 +35,8 @@ pub(crate) async fn body(
     };
     body["systemPrompt"] = prompt.into();
     body["workspace"]["files"] = context.files(&place.task).await?;
-    body["recovery"] = "fail".into();
+    // The Captain needed an adapter with sessions, too. Where it has recorded none, the attempt begins again.
+    body["recovery"] = "resume".into();
     let tools = tools::described(agent_type);
     if tools.as_array().is_some_and(|tools| !tools.is_empty()) {
         body["tools"] = tools;
@@ -64,6 +66,9 @@ pub(crate) async fn follow(context: &Context, place: &Place) -> Work {
             Ok(dispatch) => Some(dispatch),
             Err(NotStarted::Failed(text)) => return ended(context, place, Err(text)).await,
             Err(NotStarted::Again(text)) => return context.again(&text).await,
+            Err(NotStarted::Later(trouble)) => {
+                return attempt::later(context, &place.task, place.attempt, &trouble);
+            }
         },
     };
     let Some(dispatch) = dispatch else {
@@ -99,6 +104,7 @@ pub(crate) async fn follow(context: &Context, place: &Place) -> Work {
 enum NotStarted {
     Failed(String),
     Again(String),
+    Later(Trouble),
 }
 
 impl From<git::Error> for NotStarted {
@@ -149,6 +155,7 @@ async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<Dispa
     match step::submit(&context.inner, &id, body, headers, &context.stop).await {
         Ok(dispatch) => Ok(dispatch),
         Err(NotSubmitted::Refused(text)) => Err(NotStarted::Failed(text)),
+        Err(NotSubmitted::Later(trouble)) => Err(NotStarted::Later(trouble)),
         Err(NotSubmitted::Stopped) => Err(NotStarted::Failed("the run is cancelled".to_owned())),
     }
 }

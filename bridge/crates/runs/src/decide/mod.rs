@@ -3,6 +3,8 @@
 
 use std::collections::BTreeSet;
 
+use jiff::Timestamp;
+
 use crate::Work;
 use crate::agent::Place;
 use crate::change;
@@ -10,9 +12,12 @@ use crate::event::{CrStatus, End, Event, TaskStatus};
 use crate::plan::Node;
 use crate::request::Approval;
 use crate::state::{Plan, State, Task};
+use crate::wait::Wait;
 
-/// Attempts of one task.
-pub const MAX_ATTEMPTS: u32 = 4;
+/// Failed tasks whose errors the end of a run names.
+const MAX_TOLD: usize = 5;
+/// Attempts of one task that its agents fail.
+pub const MAX_FAILURES: u32 = 4;
 
 /// Next step of a run. Equal actions are the same piece of work, so one that runs is not started again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -84,30 +89,58 @@ impl From<Outcome> for End {
     }
 }
 
+/// Next steps of a run, and the time of the earliest that has to wait.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    pub actions: Vec<Action>,
+    pub wake: Option<Timestamp>,
+}
+
+impl Decision {
+    /// True if nothing waits; otherwise notes when it is over.
+    fn is_due(&mut self, wait: Option<&Wait>, now: Timestamp) -> bool {
+        let until = wait.map(|wait| wait.until).filter(|until| *until > now);
+        self.wake = self.wake.into_iter().chain(until).min();
+        until.is_none()
+    }
+}
+
 /// Actions that the state asks for. At most `max_parallel` attempts run at once.
-pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
+pub fn decide(state: &State, max_parallel: usize, now: Timestamp) -> Decision {
+    let mut decision = Decision::default();
     if state.end.is_some() {
-        return Vec::new();
+        return decision;
     }
     if state.is_cancelling {
-        return cancel(state);
+        decision.actions = cancel(state);
+        return decision;
     }
-    let mut actions: Vec<Action> = state
-        .tasks
-        .iter()
-        .flat_map(|(id, task)| continue_task(id, task))
-        .collect();
+    for (id, task) in &state.tasks {
+        let actions = continue_task(id, task);
+        if !actions.is_empty() && decision.is_due(task.wait.as_ref(), now) {
+            decision.actions.extend(actions);
+        }
+    }
+    go_on(state, max_parallel, now, &mut decision);
+    decision
+}
+
+/// Adds what is new to what has begun.
+fn go_on(state: &State, max_parallel: usize, now: Timestamp, decision: &mut Decision) {
     let mut pending = state.with_status(CrStatus::Pending);
     if let Some(request) = pending.next().filter(|_| state.approval == Approval::Auto) {
         let cr_id = request.id.clone();
-        actions.push(Action::Record(vec![Transition::Approve { cr_id }]));
+        let approve = Transition::Approve { cr_id };
+        decision.actions.push(Action::Record(vec![approve]));
     }
     if state.is_held() {
-        return actions;
+        return;
     }
     if state.repository.is_none() {
-        actions.push(Action::Attach);
-        return actions;
+        if decision.is_due(state.wait.as_ref(), now) {
+            decision.actions.push(Action::Attach);
+        }
+        return;
     }
     let captain = &state.captain;
     let approved = state.with_status(CrStatus::Approved).next();
@@ -117,28 +150,29 @@ pub fn decide(state: &State, max_parallel: usize) -> Vec<Action> {
     if let Some(request) = approved.filter(|request| request.is_direct()) {
         // Before anything starts, since it can add what a task must wait for.
         let cr_id = request.id.clone();
-        actions.push(Action::Record(vec![Transition::Apply { cr_id }]));
-        return actions;
+        let apply = Transition::Apply { cr_id };
+        decision.actions.push(Action::Record(vec![apply]));
+        return;
     }
-    if is_asked {
-        actions.push(Action::Captain {
+    if is_asked && decision.is_due(state.wait.as_ref(), now) {
+        decision.actions.push(Action::Captain {
             turn: captain.turns + 1,
         });
     }
     if state.plan == Plan::Open {
-        return actions;
+        return;
     }
     if state.plan == Plan::Final {
         if !state.plan_review {
-            actions.push(Action::Record(vec![Transition::Execute]));
+            let execute = Transition::Execute;
+            decision.actions.push(Action::Record(vec![execute]));
         }
-        return actions;
+        return;
     }
-    start(state, max_parallel, &mut actions);
-    if actions.is_empty() {
-        actions.push(complete(state));
+    start(state, max_parallel, now, decision);
+    if decision.actions.is_empty() && decision.wake.is_none() {
+        decision.actions.push(complete(state));
     }
-    actions
 }
 
 /// Work that has begun goes on, also while the run is paused.
@@ -191,7 +225,7 @@ fn places(task: &Task) -> usize {
 }
 
 /// Starts what is ready, retries what failed.
-fn start(state: &State, max_parallel: usize, actions: &mut Vec<Action>) {
+fn start(state: &State, max_parallel: usize, now: Timestamp, decision: &mut Decision) {
     let taken: usize = state.tasks.values().map(places).sum();
     let mut free = max_parallel.saturating_sub(taken);
     let is_merging = |task: &Task| {
@@ -210,11 +244,12 @@ fn start(state: &State, max_parallel: usize, actions: &mut Vec<Action>) {
         match task.status {
             TaskStatus::Pending if !task.is_scheduled && waiting.contains(&node.id) => {}
             TaskStatus::Pending if !is_ready(state, node) => {}
+            TaskStatus::Pending if !decision.is_due(task.wait.as_ref(), now) => {}
             TaskStatus::Running => {
                 for (number, agent) in task.agents.iter().enumerate() {
                     if !agent.is_started && free > 0 {
                         free -= 1;
-                        actions.push(Action::Follow(Place {
+                        decision.actions.push(Action::Follow(Place {
                             task: id.clone(),
                             attempt,
                             agent: number,
@@ -225,34 +260,43 @@ fn start(state: &State, max_parallel: usize, actions: &mut Vec<Action>) {
             }
             TaskStatus::Pending if task.is_refinery() => {
                 if !std::mem::replace(&mut is_merging, true) {
-                    actions.push(Action::Merge {
+                    decision.actions.push(Action::Merge {
                         task: id,
                         attempt: attempt.max(1),
                     });
                 }
             }
+            // It would end at once.
+            TaskStatus::Pending if state.is_spent() => {}
             TaskStatus::Pending => {
                 if task.is_scheduled || free > 0 {
                     free -= usize::from(!task.is_scheduled);
-                    actions.push(Action::Start {
+                    decision.actions.push(Action::Start {
                         task: id,
                         attempt: attempt.max(1),
                     });
                 }
             }
             TaskStatus::Failed | TaskStatus::Stale if task.is_exhausted => {}
-            TaskStatus::Failed | TaskStatus::Stale if attempt < MAX_ATTEMPTS => {
-                transitions.push(Transition::Retry { task: id, attempt });
+            TaskStatus::Failed | TaskStatus::Stale if is_given_up(state, task) => {
+                transitions.push(Transition::Exhaust { task: id, attempt });
             }
             TaskStatus::Failed | TaskStatus::Stale => {
-                transitions.push(Transition::Exhaust { task: id, attempt });
+                if decision.is_due(task.wait.as_ref(), now) {
+                    transitions.push(Transition::Retry { task: id, attempt });
+                }
             }
             TaskStatus::Done | TaskStatus::MergeReady | TaskStatus::Merged => {}
         }
     }
     if !transitions.is_empty() {
-        actions.push(Action::Record(transitions));
+        decision.actions.push(Action::Record(transitions));
     }
+}
+
+/// A further attempt would end like those before it.
+fn is_given_up(state: &State, task: &Task) -> bool {
+    task.failures >= MAX_FAILURES || state.is_spent()
 }
 
 /// The gate: what a refinery merged must be merged, other results must be pushed.
@@ -268,35 +312,34 @@ fn is_ready(state: &State, node: &Node) -> bool {
 
 /// Nothing runs and nothing can start.
 fn complete(state: &State) -> Action {
-    let open = state
-        .tasks
-        .iter()
-        .filter(|(_, task)| task.status != TaskStatus::Merged);
+    let open = state.tasks.iter();
+    let open = open.filter(|(_, task)| task.status != TaskStatus::Merged);
     let open: Vec<_> = open.collect();
-    let failed: BTreeSet<_> = open
-        .iter()
-        .filter(|(_, task)| task.is_exhausted)
-        .map(|(id, _)| id.as_str())
-        .collect();
     let (end, error) = match open.is_empty() {
         true => (Outcome::Completed, None),
-        false => {
-            let blocked = open
-                .iter()
-                .filter(|(_, task)| task.status == TaskStatus::Pending)
-                .map(|(id, _)| id.as_str());
-            let [failed, blocked] = [list(failed.iter().copied()), list(blocked)];
-            let blocked = match blocked.as_str() {
-                "" => String::new(),
-                blocked => format!("; not started because of that: {blocked}"),
-            };
-            (
-                Outcome::Failed,
-                Some(format!("all attempts failed: {failed}{blocked}")),
-            )
-        }
+        false => (Outcome::Failed, Some(failure(state, &open))),
     };
     Action::Record(vec![Transition::Complete { end, error }])
+}
+
+/// Reasons why these tasks are not merged.
+fn failure(state: &State, open: &[(&String, &Task)]) -> String {
+    let failed = open.iter().filter(|(_, task)| task.is_exhausted);
+    let told = failed.clone().take(MAX_TOLD).map(|(id, task)| {
+        let error = task.error.as_deref().unwrap_or("it ended without a reason");
+        format!("{id} failed: {error}")
+    });
+    let more = failed.count().saturating_sub(MAX_TOLD);
+    let more = (more > 0).then(|| format!("{more} more tasks failed"));
+    let spent = state.is_spent();
+    let spent = spent.then(|| "the budget of the run is used up".to_owned());
+    let blocked = open
+        .iter()
+        .filter(|(_, task)| task.status == TaskStatus::Pending);
+    let blocked = list(blocked.map(|(id, _)| id.as_str()));
+    let blocked = (!blocked.is_empty()).then(|| format!("not started because of that: {blocked}"));
+    let parts = spent.into_iter().chain(told).chain(more).chain(blocked);
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 fn list<'a>(ids: impl Iterator<Item = &'a str>) -> String {
@@ -359,6 +402,7 @@ impl Transition {
             Transition::Retry { task, attempt } => {
                 let retried = Event::TaskRetried {
                     task_id: task.clone(),
+                    by_user: false,
                 };
                 vec![
                     (

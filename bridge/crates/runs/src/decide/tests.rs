@@ -1,17 +1,23 @@
 //! Runs with random plans, failures, agents that start agents, change requests, pauses and restarts: each ends, and no
 //! rule of the order is broken.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use proptest::prelude::*;
+use proptest::test_runner::TestCaseError;
 
 use super::*;
+use crate::command::Command;
 use crate::event::{Entry, HoldReason};
 use crate::plan::AgentType;
-use crate::step::{Outcome as StepOutcome, ToolCall};
+use crate::step::{Outcome as StepOutcome, StepError, ToolCall};
 use crate::tools::agent::{EMIT_CR, SPAWN_AGENT};
 use crate::tools::captain::ADD_TO_DAG;
+use crate::wait::Cause;
 use crate::{agent, captain};
 use forge_base::id::{DispatchId, RunId};
+use forge_base::time;
 use serde_json::json;
 
 /// Agents of one attempt, and change requests of one run.
@@ -23,6 +29,9 @@ struct Simulation {
     log: Vec<Entry>,
     in_flight: Vec<Action>,
     max_parallel: usize,
+    now: Timestamp,
+    /// Time at which something that waits is due.
+    wake: Option<Timestamp>,
 }
 
 impl Simulation {
@@ -32,6 +41,8 @@ impl Simulation {
             log: Vec::new(),
             in_flight: Vec::new(),
             max_parallel: 3,
+            now: Timestamp::UNIX_EPOCH,
+            wake: None,
         };
         let attached = Event::RunAttached {
             reference: "main".to_owned(),
@@ -65,7 +76,7 @@ impl Simulation {
 
     fn write(&mut self, attempt: u32, event: Event) {
         let entry = Entry {
-            at: Timestamp::UNIX_EPOCH,
+            at: self.now,
             attempt,
             event,
         };
@@ -90,7 +101,8 @@ impl Simulation {
     /// Starts what is asked for and not in flight.
     fn decide(&mut self) {
         loop {
-            let actions = decide(&self.state, self.max_parallel);
+            let Decision { actions, wake } = decide(&self.state, self.max_parallel, self.now);
+            self.wake = wake;
             let records: Vec<_> = actions
                 .iter()
                 .filter(|action| matches!(action, Action::Record(_)))
@@ -202,6 +214,7 @@ impl Simulation {
             session_id: Some("s".to_owned()),
             tokens: 1,
             cost_usd: 0.1,
+            repeats: false,
         };
         let call = match how {
             WorkEnd::Calls if agents.len() < MOST && agent.agent_type != AgentType::Throwaway => {
@@ -227,18 +240,19 @@ impl Simulation {
                 name: name.to_owned(),
                 input,
             };
-            let now = Timestamp::UNIX_EPOCH;
+            let now = self.now;
             let work = agent::carry_out(&mut self.state.clone(), place, vec![call], now);
             return self.write_all(work);
         }
         let fails = matches!(how, WorkEnd::Fails);
         let Some(parent) = agent.parent else {
-            let to = if fails {
-                TaskStatus::Failed
-            } else {
-                TaskStatus::Done
+            return match how {
+                WorkEnd::Waits => self.excuse(&place.task, attempt),
+                WorkEnd::Fails => self.fail(&place.task, attempt),
+                WorkEnd::Well | WorkEnd::Calls | WorkEnd::Asks => {
+                    self.status(&place.task, TaskStatus::Done, attempt);
+                }
             };
-            return self.status(&place.task, to, attempt);
         };
         let ended = Event::AgentEnded {
             task_id: place.task.clone(),
@@ -257,6 +271,64 @@ impl Simulation {
         self.write(attempt, answered);
     }
 
+    /// End of an attempt that its agent has failed.
+    fn fail(&mut self, task: &str, attempt: u32) {
+        let failed = Event::TaskFailed {
+            task_id: task.to_owned(),
+            error: "failed".to_owned(),
+            can_retry: true,
+            counted: true,
+            result_kept: false,
+        };
+        self.write(attempt, failed);
+        self.status(task, TaskStatus::Failed, attempt);
+    }
+
+    /// End of an attempt that its agent has not failed.
+    fn excuse(&mut self, task: &str, attempt: u32) {
+        let stale = Event::TaskStale {
+            task_id: task.to_owned(),
+            error: "interrupted".to_owned(),
+            counted: false,
+        };
+        self.write(attempt, stale);
+        self.status(task, TaskStatus::Stale, attempt);
+        self.wait(task, attempt);
+    }
+
+    fn wait(&mut self, task: &str, attempt: u32) {
+        let waiting = Event::TaskWaiting {
+            task_id: task.to_owned(),
+            cause: Cause::Remote,
+            reason: "away".to_owned(),
+            until: time::after(self.now, Duration::from_secs(10)),
+        };
+        self.write(attempt, waiting);
+    }
+
+    /// Lets the time pass up to the next thing that waits, if nothing else can be done.
+    fn pass(&mut self) -> bool {
+        let wake = self.wake.filter(|_| self.in_flight.is_empty());
+        self.now = wake.unwrap_or(self.now);
+        wake.is_some()
+    }
+
+    /// Lets all work end well.
+    fn complete(&mut self) -> Result<(), TestCaseError> {
+        for _ in 0..1_000 {
+            if self.state.end.is_some() {
+                break;
+            }
+            let can_continue = !self.in_flight.is_empty() || self.wake.is_some();
+            prop_assert!(can_continue, "nothing can go on: {:?}", self.state.tasks);
+            if !self.pass() {
+                self.finish(0, WorkEnd::Well);
+            }
+            self.decide();
+        }
+        Ok(())
+    }
+
     fn finish_turn(&mut self, how: WorkEnd) {
         let number = self.state.captain.turns;
         let node = json!({"id": format!("y{number}"), "title": "y", "instructions": "i"});
@@ -267,7 +339,7 @@ impl Simulation {
         };
         let outcome = StepOutcome {
             dispatch: DispatchId::new(),
-            error: matches!(how, WorkEnd::Fails).then(|| ("code".to_owned(), "text".to_owned())),
+            error: matches!(how, WorkEnd::Fails).then(|| StepError::new("code", "text")),
             output: "text".to_owned(),
             tool_calls: matches!(how, WorkEnd::Calls)
                 .then_some(call)
@@ -278,7 +350,7 @@ impl Simulation {
             cost_usd: 0.0,
         };
         let run = RunId::new();
-        let now = Timestamp::UNIX_EPOCH;
+        let now = self.now;
         let work = captain::carry_out(&mut self.state.clone(), run, outcome, now);
         self.write_all(work);
     }
@@ -304,6 +376,7 @@ impl Simulation {
             }
             Action::Follow(place) => self.finish_dispatch(&place, how),
             Action::Captain { .. } => self.finish_turn(how),
+            Action::Push { task, attempt } if how == WorkEnd::Waits => self.wait(&task, attempt),
             Action::Push { task, attempt } => self.status(&task, TaskStatus::MergeReady, attempt),
             Action::Merge { task, attempt } => {
                 if self.state.tasks[&task].status == TaskStatus::Pending {
@@ -317,8 +390,9 @@ impl Simulation {
                 let is_settled = self.state.tasks[&task].status == TaskStatus::Done;
                 match how {
                     WorkEnd::Calls if !is_settled => return self.started(&task, attempt),
-                    WorkEnd::Fails => return self.status(&task, TaskStatus::Failed, attempt),
-                    _ => {}
+                    WorkEnd::Fails => return self.fail(&task, attempt),
+                    WorkEnd::Waits => return self.wait(&task, attempt),
+                    WorkEnd::Well | WorkEnd::Calls | WorkEnd::Asks => {}
                 }
                 let graph = self.state.graph.clone().unwrap();
                 for node in graph.inputs(&task) {
@@ -339,6 +413,8 @@ impl Simulation {
 enum WorkEnd {
     Well,
     Fails,
+    /// For a reason that no agent causes.
+    Waits,
     /// With a call of a tool.
     Calls,
     /// With a change request, if it is an agent.
@@ -359,6 +435,7 @@ fn ends() -> impl Strategy<Value = WorkEnd> {
     prop_oneof![
         5 => Just(WorkEnd::Well),
         2 => Just(WorkEnd::Fails),
+        2 => Just(WorkEnd::Waits),
         2 => Just(WorkEnd::Calls),
         1 => Just(WorkEnd::Asks),
     ]
@@ -402,6 +479,9 @@ proptest! {
                 Step::Finish(..) | Step::Pause | Step::Resume => {}
             }
             run.decide();
+            if run.pass() {
+                run.decide();
+            }
         }
         if run.state.end.is_none() {
             if run.state.user_hold {
@@ -414,14 +494,7 @@ proptest! {
             }
             run.decide();
         }
-        for _ in 0..1_000 {
-            if run.state.end.is_some() {
-                break;
-            }
-            prop_assert!(!run.in_flight.is_empty(), "nothing can go on: {:?}", run.state.tasks);
-            run.finish(0, WorkEnd::Well);
-            run.decide();
-        }
+        run.complete()?;
         let end = run.state.end.clone().expect("the run ends");
         let merged = run.state.tasks.values().all(|task| task.status == TaskStatus::Merged);
         let exhausted = run.state.tasks.values().any(|task| task.is_exhausted);
@@ -430,6 +503,17 @@ proptest! {
         prop_assert_eq!(end.status == End::Cancelled, is_cancelled);
         prop_assert_eq!(end.status == End::Completed, merged && !is_cancelled);
         prop_assert_eq!(end.status == End::Failed, exhausted && !merged && !is_cancelled);
+        // One that did not complete can be continued, and is completed by agents that do not fail.
+        let retry = Command::Retry { budget: None };
+        let events = retry.events(&run.state, run.now);
+        prop_assert_eq!(events.is_err(), end.status == End::Completed);
+        for (attempt, event) in events.unwrap_or_default() {
+            run.write(attempt, event);
+        }
+        run.decide();
+        run.complete()?;
+        let end = run.state.end.as_ref().map(|end| end.status);
+        prop_assert_eq!(end, Some(End::Completed));
         // The log alone gives the same state.
         let mut again = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
         for entry in &run.log {

@@ -55,6 +55,10 @@ pub enum Error {
     Empty,
     #[error("the remote repository did not do as asked: {0}")]
     Remote(String),
+    #[error("the remote has no such repository, or hides it: {0}")]
+    NoRepository(String),
+    #[error("the remote refuses the credentials of runs.authorization: {0}")]
+    Credentials(String),
     #[error(
         "{branch} has moved: it was not pushed, since its commit was expected to be {expected}, and is {found}"
     )]
@@ -65,6 +69,8 @@ pub enum Error {
     },
     #[error("the remote repository refused {branch}: {reason}")]
     PushRefused { branch: Branch, reason: String },
+    #[error("the remote repository could not take {branch}: {reason}")]
+    PushFailed { branch: Branch, reason: String },
     #[error("{branch} was pushed, but is {found} at the remote instead of {pushed}")]
     NotThere {
         branch: Branch,
@@ -113,13 +119,52 @@ impl Error {
         }
     }
 
-    /// True if the same operation can succeed later: a remote that is unavailable or slow.
-    pub fn is_transient(&self) -> bool {
+    /// Prospects of the same operation at a later time.
+    pub fn outlook(&self) -> Outlook {
         match self {
-            Self::Address(error) => !matches!(error, SendError::Refused(_)),
-            other => matches!(other, Self::Remote(_) | Self::TimedOut { .. }),
+            Self::Address(SendError::Refused(_))
+            | Self::Credentials(_)
+            | Self::PushRefused { .. }
+            | Self::Moved { .. }
+            | Self::NotThere { .. }
+            | Self::NameTaken { .. }
+            | Self::DefaultBranch(_) => Outlook::Refused,
+            Self::Address(_)
+            | Self::Remote(_)
+            | Self::PushFailed { .. }
+            | Self::TimedOut { .. } => Outlook::Passing,
+            Self::NoRepository(_) => Outlook::Absent,
+            Self::RefusedUrl(refused) if refused.is_absent() => Outlook::Absent,
+            Self::RefusedUrl(_) => Outlook::Refused,
+            Self::Missing(_)
+            | Self::BadId(_)
+            | Self::NoRef(_)
+            | Self::Empty
+            | Self::NotProved(_)
+            | Self::TooLarge(_)
+            | Self::Failed { .. }
+            | Self::Unexpected(_)
+            | Self::File { .. } => Outlook::Failed,
         }
     }
+
+    /// True if waiting can help.
+    pub fn is_transient(&self) -> bool {
+        matches!(self.outlook(), Outlook::Passing | Outlook::Absent)
+    }
+}
+
+/// Prospects of an operation that had an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outlook {
+    /// It can succeed later: the remote is away, slow or locked.
+    Passing,
+    /// There is no such repository, which is so for good or while a disk or a server is replaced.
+    Absent,
+    /// The other side refuses it and will do so again.
+    Refused,
+    /// It failed here; another attempt can do better.
+    Failed,
 }
 
 fn shown(commit: Option<&CommitId>) -> String {

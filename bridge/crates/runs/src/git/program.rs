@@ -24,6 +24,25 @@ use super::{Error, RefusedUrl, Remotes, RepoUrl};
 const OLDEST: (u32, u32) = (2, 38);
 /// Limit of what one step prints: about 400,000 paths.
 const OUTPUT_BYTES: u64 = 64 * 1024 * 1024;
+/// Words of git, curl and ssh, in lower case, for credentials that a remote does not accept.
+const CREDENTIALS: [&str; 7] = [
+    "authentication failed",
+    "could not read username",
+    "could not read password",
+    "returned error: 401",
+    "returned error: 403",
+    "permission denied (",
+    "access denied",
+];
+/// The same for a repository that is not there.
+const ABSENT: [&str; 6] = [
+    "does not appear to be a git repository",
+    "repository not found",
+    "returned error: 404",
+    "returned error: 410",
+    "' not found",
+    "' does not exist",
+];
 const PURPOSE: Purpose<'_> = Purpose {
     execution: "run/git",
     traceparent: None,
@@ -271,7 +290,16 @@ impl Output {
     }
 
     pub(super) fn remote_failure(&self) -> Error {
-        Error::Remote(self.said().to_owned())
+        let said = self.said().to_owned();
+        let text = said.to_ascii_lowercase();
+        let says = |phrases: &[&str]| phrases.iter().any(|phrase| text.contains(phrase));
+        if says(&CREDENTIALS) {
+            Error::Credentials(said)
+        } else if says(&ABSENT) {
+            Error::NoRepository(said)
+        } else {
+            Error::Remote(said)
+        }
     }
 }
 

@@ -4,6 +4,19 @@ use super::remote::Side;
 use super::repository::{FETCH, listed, remote};
 use super::{Branch, CommitId, Error, Push, Repository, shown};
 
+/// Words of a remote that cannot write a branch at the moment, in distinction from one that does not want to.
+const TROUBLE: [&str; 7] = [
+    "failed to update ref",
+    "cannot lock ref",
+    "unable to ",
+    "failed to write",
+    "unpacker error",
+    "missing necessary objects",
+    "internal server error",
+];
+/// Words for a branch that stands in the way.
+const EXCLUDED: &str = "cannot create";
+
 impl Repository {
     /// Moves a branch to a commit, at the remote or, under [`Push::Never`], here, if its commit is `expected` there
     /// (`None`: it does not exist), and reads it back. Done if it is at the commit already.
@@ -74,9 +87,12 @@ impl Repository {
         let said = said.filter_map(|line| line.strip_prefix("remote: "));
         let reason = line.rsplit('\t').next().unwrap_or(line);
         let reason: Vec<&str> = [reason].into_iter().chain(said.map(str::trim)).collect();
-        Err(Error::PushRefused {
-            branch: branch.clone(),
-            reason: reason.join(" ").trim_end().to_owned(),
+        let reason = reason.join(" ").trim_end().to_owned();
+        let branch = branch.clone();
+        let is_trouble = TROUBLE.iter().any(|phrase| reason.contains(phrase));
+        Err(match is_trouble && !reason.contains(EXCLUDED) {
+            true => Error::PushFailed { branch, reason },
+            false => Error::PushRefused { branch, reason },
         })
     }
 

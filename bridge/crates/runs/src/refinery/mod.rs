@@ -9,7 +9,7 @@ use std::slice;
 use forge_base::failpoint;
 
 use crate::Work;
-use crate::attempt::{failed, input};
+use crate::attempt::{failed, input, troubled};
 use crate::check::{self, Checked};
 use crate::context::Context;
 use crate::event::TaskStatus;
@@ -80,11 +80,7 @@ pub(crate) async fn merge(context: &Context, refinery: &str, attempt: u32) -> Wo
         Ok(Err(text)) => return failed(context, refinery, attempt, &text),
         Err(error) => Err(error),
     };
-    match work {
-        Ok(work) => work,
-        Err(error) if error.is_transient() => context.again(&error).await,
-        Err(error) => failed(context, refinery, attempt, &error.to_string()),
-    }
+    work.unwrap_or_else(|error| troubled(context, refinery, attempt, &error))
 }
 
 type Ended<T> = Result<Result<T, String>, git::Error>;

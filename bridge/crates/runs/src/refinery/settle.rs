@@ -59,6 +59,9 @@ pub(super) async fn start(
     let dispatch = match step::submit(&context.inner, &id, body, headers, &context.stop).await {
         Ok(dispatch) => dispatch,
         Err(NotSubmitted::Refused(text)) => return Ok(failed(context, refinery, attempt, &text)),
+        Err(NotSubmitted::Later(trouble)) => {
+            return Ok(attempt::later(context, refinery, attempt, &trouble));
+        }
         Err(NotSubmitted::Stopped) => return Ok(Work::default()),
     };
     let started = Event::TaskStarted {

@@ -24,6 +24,7 @@ use super::query::{NoQuery, Query, page_cursor};
 use forge_base::id::RunId;
 use forge_base::time;
 use forge_dispatch::validate::fields::{Complaints, Fields};
+use forge_dispatch::validate::read_budget;
 use forge_runs::command::{Command, NotNow, PauseMode, status_name};
 use forge_runs::state::State as RunState;
 use forge_runs::{Error, Runs};
@@ -59,7 +60,11 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/api/v1/runs/{runId}/plan/reopen", post(reopen))
         .route("/api/v1/runs/{runId}/tasks", get(tasks))
         .route("/api/v1/runs/{runId}/tasks/{taskId}", get(task))
-        .route("/api/v1/runs/{runId}/tasks/{taskId}/retry", post(retry))
+        .route("/api/v1/runs/{runId}/retry", post(retry))
+        .route(
+            "/api/v1/runs/{runId}/tasks/{taskId}/retry",
+            post(retry_task),
+        )
         .route("/api/v1/runs/{runId}/change-requests", get(changes::list))
         .route(
             "/api/v1/runs/{runId}/change-requests/{crId}/approve",
@@ -237,9 +242,20 @@ async fn retry(
     _: Sender,
     _: NoQuery,
     State(runs): State<Runs>,
+    Path(id): Path<String>,
+    body: Option<Body>,
+) -> Answer {
+    let budget = read(body, read_budget)?.flatten();
+    command(&runs, &id, Command::Retry { budget }).await
+}
+
+async fn retry_task(
+    _: Sender,
+    _: NoQuery,
+    State(runs): State<Runs>,
     Path((id, task)): Path<(String, String)>,
 ) -> Answer {
-    command(&runs, &id, Command::Retry(task)).await
+    command(&runs, &id, Command::RetryTask(task)).await
 }
 
 type Answer = Result<Json<Value>, Failure>;

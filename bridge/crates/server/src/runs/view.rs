@@ -11,6 +11,7 @@ use forge_runs::event::{CrStatus, TaskStatus};
 use forge_runs::plan::AgentType;
 use forge_runs::request::RunRequest;
 use forge_runs::state::State;
+use forge_runs::wait::Wait;
 use forge_store::record::{RunArtifactInfo, RunRecord, RunStatus};
 
 /// A run in a list.
@@ -78,6 +79,7 @@ pub(super) fn whole(
         "runningTasks": count(&[TaskStatus::Running]),
         "activeCRs": active.map(|request| &request.id).collect::<Vec<_>>(),
         "lastEventId": last,
+        "wait": state.wait.as_ref().map(wait),
         "tokens": state.tokens,
         "costUsd": state.cost_usd(),
         "traceId": run.trace_id,
@@ -146,6 +148,16 @@ pub(super) fn task_detail(state: &State, id: &str) -> Option<Value> {
     Some(view)
 }
 
+/// Trouble that is waited for.
+fn wait(wait: &Wait) -> Value {
+    json!({
+        "cause": wait.cause,
+        "reason": wait.reason,
+        "since": time::format(wait.since),
+        "until": time::format(wait.until),
+    })
+}
+
 /// A task of a run.
 pub(super) fn task(state: &State, id: &str) -> Option<Value> {
     let task = state.tasks.get(id)?;
@@ -169,6 +181,11 @@ pub(super) fn task(state: &State, id: &str) -> Option<Value> {
         ("completedAt", moment(task.completed_at)),
         ("commit", json!(task.commit)),
         ("error", json!(task.error)),
+        (
+            "failures",
+            json!((task.failures > 0).then_some(task.failures)),
+        ),
+        ("wait", json!(task.wait.as_ref().map(wait))),
     ];
     for (name, value) in more {
         if !value.is_null() {

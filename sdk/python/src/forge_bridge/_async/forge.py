@@ -178,8 +178,15 @@ class AsyncForgeSDK:
     async def get_task(self, run_id: str, task_id: str, *, timeout: float | None = None) -> RunTask:
         return await self._http.json("GET", _run(run_id, "tasks", task_id), timeout=timeout)
 
+    async def retry_run(self, run_id: str, *, budget: Budget | None = None, timeout: float | None = None) -> None:
+        """Continues a run that ended without completing, or tries at once what waits.
+
+        `budget` replaces that of the run. Code `INVALID_STATE`: the run is completed, or nothing of it failed or waits.
+        """
+        await self._post(_run(run_id, "retry"), timeout, {"budget": budget} if budget else None)
+
     async def retry_task(self, run_id: str, task_id: str, *, timeout: float | None = None) -> None:
-        """Starts another attempt of a task that failed or became stale."""
+        """Starts another attempt of a task that failed or became stale, or tries at once what waits."""
         await self._post(_run(run_id, "tasks", task_id, "retry"), timeout)
 
     async def get_artifact(self, run_id: str, path: str, *, timeout: float | None = None) -> str:

@@ -6,20 +6,22 @@ from typing import Any, Literal, Union
 
 from typing_extensions import NotRequired, TypeAlias, TypedDict
 
+from .requests import Budget
 from .runs import AgentType, GraphEdge, TaskDocument, TaskStatus
 
 __all__ = [
     "MergeProof", "ForgeEventBase", "RunStartedEventData", "RunStartedEvent", "RunAttachedEventData",
     "RunAttachedEvent", "RunExecutingEvent", "RunPausedEventData", "RunPausedEvent", "RunResumedEventData",
-    "RunResumedEvent", "RunCancellingEvent", "RunCompletedEventData", "RunCompletedEvent",
-    "RunCaptainUserMessageEventData", "RunCaptainUserMessageEvent", "RunCaptainMessageEventData",
-    "RunCaptainMessageEvent", "RunCaptainToolCallEventData", "RunCaptainToolCallEvent",
-    "RunCaptainToolResultEventData", "RunCaptainToolResultEvent", "RunPlanFinalizedEventData",
-    "RunPlanFinalizedEvent", "RunPlanApprovedEvent", "RunPlanReopenedEvent", "RunTaskScheduledEventData",
-    "RunTaskScheduledEvent", "RunTaskStartedEventData", "RunTaskStartedEvent", "RunTaskHeartbeatEventData",
-    "RunTaskHeartbeatEvent", "RunTaskProgressEventData", "RunTaskProgressEvent", "RunTaskCompletedEventData",
-    "RunTaskCompletedEvent", "RunTaskFailedEventData", "RunTaskFailedEvent", "RunTaskStaleEventData",
-    "RunTaskStaleEvent", "RunTaskStatusEventData", "RunTaskStatusEvent", "RunTaskPauseAckEventData",
+    "RunResumedEvent", "RunCancellingEvent", "RunWaitingEventData", "RunWaitingEvent", "RunReopenedEventData",
+    "RunReopenedEvent", "RunCompletedEventData", "RunCompletedEvent", "RunCaptainUserMessageEventData",
+    "RunCaptainUserMessageEvent", "RunCaptainMessageEventData", "RunCaptainMessageEvent",
+    "RunCaptainToolCallEventData", "RunCaptainToolCallEvent", "RunCaptainToolResultEventData",
+    "RunCaptainToolResultEvent", "RunPlanFinalizedEventData", "RunPlanFinalizedEvent", "RunPlanApprovedEvent",
+    "RunPlanReopenedEvent", "RunTaskScheduledEventData", "RunTaskScheduledEvent", "RunTaskStartedEventData",
+    "RunTaskStartedEvent", "RunTaskHeartbeatEventData", "RunTaskHeartbeatEvent", "RunTaskProgressEventData",
+    "RunTaskProgressEvent", "RunTaskCompletedEventData", "RunTaskCompletedEvent", "RunTaskFailedEventData",
+    "RunTaskFailedEvent", "RunTaskStaleEventData", "RunTaskStaleEvent", "RunTaskWaitingEventData",
+    "RunTaskWaitingEvent", "RunTaskStatusEventData", "RunTaskStatusEvent", "RunTaskPauseAckEventData",
     "RunTaskPauseAckEvent", "RunTaskRetriedEventData", "RunTaskRetriedEvent", "RunTaskExhaustedEventData",
     "RunTaskExhaustedEvent", "RunToolCallEventData", "RunToolCallEvent", "RunToolResultEventData",
     "RunToolResultEvent", "RunAgentStartedEventData", "RunAgentStartedEvent", "RunAgentEndedEventData",
@@ -94,6 +96,29 @@ class RunCancellingEvent(ForgeEventBase):
     type: Literal["run.cancelling"]
     data: dict[str, Any]
 
+class RunWaitingEventData(TypedDict):
+    cause: Literal["remote", "absent", "adapter", "attempt", "disk"]
+    """`remote`: the repository is away; `absent`: it is not there; `adapter`: none takes the work; `attempt`: an
+    attempt ended for a reason that its agent did not cause; `disk`: the disk of the runs is nearly full.
+    """
+    reason: str
+    until: str
+
+class RunWaitingEvent(ForgeEventBase):
+    """The repository or the Captain cannot be reached; the next try is at `until`."""
+
+    type: Literal["run.waiting"]
+    data: RunWaitingEventData
+
+class RunReopenedEventData(TypedDict):
+    budget: NotRequired[Budget]
+
+class RunReopenedEvent(ForgeEventBase):
+    """A run that had ended without completing is continued."""
+
+    type: Literal["run.reopened"]
+    data: RunReopenedEventData
+
 class RunCompletedEventData(TypedDict):
     totalCompleted: int
     totalFailed: int
@@ -103,7 +128,7 @@ class RunCompletedEventData(TypedDict):
     error: NotRequired[str]
 
 class RunCompletedEvent(ForgeEventBase):
-    """The last event of every run."""
+    """The last event of a run, unless it is reopened."""
 
     type: Literal["run.completed"]
     data: RunCompletedEventData
@@ -211,6 +236,10 @@ class RunTaskFailedEventData(TypedDict):
     taskId: str
     error: str
     canRetry: bool
+    counted: bool
+    """The attempt uses up one of the task's four."""
+    resultKept: NotRequired[bool]
+    """The result is there and could not be pushed; a retry pushes it again."""
 
 class RunTaskFailedEvent(ForgeEventBase):
     type: Literal["task.failed"]
@@ -219,10 +248,27 @@ class RunTaskFailedEvent(ForgeEventBase):
 class RunTaskStaleEventData(TypedDict):
     taskId: str
     error: str
+    counted: bool
+    """The attempt uses up one of the task's four."""
 
 class RunTaskStaleEvent(ForgeEventBase):
     type: Literal["task.stale"]
     data: RunTaskStaleEventData
+
+class RunTaskWaitingEventData(TypedDict):
+    taskId: str
+    cause: Literal["remote", "absent", "adapter", "attempt", "disk"]
+    """`remote`: the repository is away; `absent`: it is not there; `adapter`: none takes the work; `attempt`: an
+    attempt ended for a reason that its agent did not cause; `disk`: the disk of the runs is nearly full.
+    """
+    reason: str
+    until: str
+
+class RunTaskWaitingEvent(ForgeEventBase):
+    """Work on the task cannot continue now; the next try is at `until`."""
+
+    type: Literal["task.waiting"]
+    data: RunTaskWaitingEventData
 
 class RunTaskStatusEventData(TypedDict):
     taskId: str
@@ -248,6 +294,8 @@ class RunTaskPauseAckEvent(ForgeEventBase):
 
 class RunTaskRetriedEventData(TypedDict):
     taskId: str
+    byUser: NotRequired[bool]
+    """A client asked for it: failures are counted from zero."""
 
 class RunTaskRetriedEvent(ForgeEventBase):
     type: Literal["task.retried"]
@@ -402,6 +450,8 @@ class RunUsageEventData(TypedDict):
     costUsd: float
     agent: NotRequired[int]
     """Number of the agent of the attempt that the event is about; absent: the attempt's own."""
+    repeats: NotRequired[bool]
+    """The turn of the Captain is repeated."""
 
 class RunUsageEvent(ForgeEventBase):
     """End of one dispatch of the run."""
@@ -416,6 +466,8 @@ ForgeEvent: TypeAlias = Union[
     RunPausedEvent,
     RunResumedEvent,
     RunCancellingEvent,
+    RunWaitingEvent,
+    RunReopenedEvent,
     RunCompletedEvent,
     RunCaptainUserMessageEvent,
     RunCaptainMessageEvent,
@@ -431,6 +483,7 @@ ForgeEvent: TypeAlias = Union[
     RunTaskCompletedEvent,
     RunTaskFailedEvent,
     RunTaskStaleEvent,
+    RunTaskWaitingEvent,
     RunTaskStatusEvent,
     RunTaskPauseAckEvent,
     RunTaskRetriedEvent,

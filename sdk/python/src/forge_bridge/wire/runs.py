@@ -7,8 +7,8 @@ from typing import Literal
 from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 __all__ = [
-    "RunStatus", "TaskStatus", "AgentType", "RunSummary", "GraphNode", "RunGraph", "ArtifactInfo", "Subtask",
-    "StartedAgent", "RunTask", "RunState", "TaskDocument", "GraphEdge", "RunOverlay", "ChangeRequest",
+    "RunStatus", "TaskStatus", "AgentType", "RunSummary", "GraphNode", "RunGraph", "ArtifactInfo", "RunWait",
+    "Subtask", "StartedAgent", "RunTask", "RunState", "TaskDocument", "GraphEdge", "RunOverlay", "ChangeRequest",
     "RunVerification"
 ]
 
@@ -56,6 +56,19 @@ class ArtifactInfo(TypedDict):
     """Bytes."""
     updatedAt: str
 
+class RunWait(TypedDict):
+    """Trouble that no agent causes, and the next try."""
+
+    cause: Literal["remote", "absent", "adapter", "attempt", "disk"]
+    """`remote`: the repository is away; `absent`: it is not there; `adapter`: none takes the work; `attempt`: an
+    attempt ended for a reason that its agent did not cause; `disk`: the disk of the runs is nearly full.
+    """
+    reason: str
+    since: str
+    """Beginning of the trouble, from which `runs.patience` counts."""
+    until: str
+    """Time of the next try."""
+
 class Subtask(TypedDict):
     """Part of a task."""
 
@@ -93,6 +106,9 @@ class RunTask(TypedDict):
     commit: NotRequired[str]
     """Commit of the branch, once it was pushed and read back."""
     error: NotRequired[str]
+    failures: NotRequired[int]
+    """Attempts that the agent failed; four end the task."""
+    wait: NotRequired[RunWait]
     walkthrough: NotRequired[str | None]
     """Report of the last attempt. Not in lists."""
     artifacts: NotRequired[list[str]]
@@ -125,6 +141,8 @@ class RunState(TypedDict):
     """Commit that the run began with."""
     target: str
     """Branch that results are merged into."""
+    wait: NotRequired[RunWait | None]
+    """Trouble with the repository before it is attached, or with the turn of the Captain."""
     totalTasks: int
     completedTasks: int
     mergedTasks: int

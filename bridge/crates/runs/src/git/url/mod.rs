@@ -71,6 +71,13 @@ pub enum RefusedUrl {
     Guard(#[from] Refused),
 }
 
+impl RefusedUrl {
+    /// True if there is no repository at an address of an allowed form, which can be so for a while.
+    pub(super) fn is_absent(&self) -> bool {
+        [NOT_LOCAL, NO_REPOSITORY].contains(self)
+    }
+}
+
 const LENGTH: RefusedUrl = RefusedUrl::Form("is empty or longer than 2,048 bytes");
 const CHARACTERS: RefusedUrl =
     RefusedUrl::Form("contains a space, a backslash, a control character or one that is not ASCII");
