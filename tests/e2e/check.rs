@@ -322,3 +322,35 @@ fn manifests_of_external_services_are_checked() {
         );
     }
 }
+
+#[test]
+fn a_key_that_names_no_repositories_is_a_problem() {
+    let checks = |keys: &[&str]| {
+        let lines = keys.iter().map(|key| format!("{key:?} = [[\"true\"]]\n"));
+        format!("[runs.checks]\n{}", lines.collect::<String>())
+    };
+    for (settings, problem) in [
+        (checks(&["git.example.com/team"]), "runs.checks"),
+        (checks(&["https://git.*"]), "runs.checks"),
+        (checks(&["https://a/b", "https://A:443/b/"]), "two keys"),
+        (
+            "[runs.authorization]\n\"file:///srv\" = \"Basic x\"\n".to_owned(),
+            "runs.authorization",
+        ),
+        (
+            checks(&["https://a/b", "https://a/c*", "/srv/git", "file://"]),
+            "",
+        ),
+    ] {
+        let place = Place::new();
+        fs::write(place.path().join("forge-bridge.toml"), &settings).unwrap();
+        let (code, report) = place.check(&[("BRIDGE_ADAPTERS", "echo")], &[]);
+        let problems = report.lines("problems");
+        assert_eq!(
+            code,
+            i32::from(!problem.is_empty()),
+            "{settings}: {problems}"
+        );
+        assert!(problems.contains(problem), "{settings}: {problems}");
+    }
+}

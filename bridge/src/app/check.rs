@@ -144,6 +144,7 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
         && let Ok(guard) = Guard::new(&config.callback.allow)
     {
         findings.note(runs::remotes(config, &guard).map(drop));
+        findings.note(runs::checks(config).map(drop));
     }
     if readable(&["net"]) {
         let client = Guard::new(&[]).map_err(anyhow::Error::from);

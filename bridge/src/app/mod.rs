@@ -179,6 +179,7 @@ impl Bridge {
         };
         settle_interrupted(&finisher).await?;
         let remotes = runs::remotes(&config, &guard)?;
+        let checks = runs::checks(&config)?;
         let git = runs::find_git(&config, remotes, &children, &owner, &tracker).await;
         if let Err(reason) = &git {
             tracing::warn!("runs are not available: {reason}");
@@ -243,7 +244,7 @@ impl Bridge {
             tracker: tracker.clone(),
             shutdown: starting.clone(),
         };
-        let runs = runs::open(&config, parts);
+        let runs = runs::open(&config, checks, parts);
         let listener = TcpListener::bind(config.listen).await.with_context(|| {
             format!(
                 "cannot listen on {} (set by `listen`, BRIDGE_LISTEN)",

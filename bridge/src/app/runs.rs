@@ -14,7 +14,7 @@ use forge_net::guard::Guard;
 use forge_process::Children;
 use forge_process::program::Launcher;
 use forge_runs::git::{self, Git, Remotes, UrlRules};
-use forge_runs::{Runs, Setup};
+use forge_runs::{Checks, Runs, Setup};
 use forge_store::Store;
 
 /// Folder of the repositories and checkouts of runs.
@@ -28,7 +28,14 @@ pub(super) fn remotes(config: &Config, guard: &Guard) -> anyhow::Result<Remotes>
     let rules = UrlRules::new(&runs.repositories, &runs.local_roots, guard.clone());
     let rules = rules.context("runs.repositories")?;
     let proxy = config.net.proxy.clone();
-    Remotes::new(rules, &runs.authorization, proxy, runs.push).context("runs.authorization")
+    let (push, hooks) = (runs.push, runs.local_hooks);
+    let remotes = Remotes::new(rules, &runs.authorization, proxy, push, hooks);
+    remotes.context("runs.authorization")
+}
+
+/// Checks of merged commits.
+pub(super) fn checks(config: &Config) -> anyhow::Result<Checks> {
+    Checks::new(&config.runs.checks).context("runs.checks")
 }
 
 /// Finds git. Without it there are no runs; everything else works.
@@ -62,9 +69,10 @@ pub(super) struct Parts {
     pub(super) shutdown: CancellationToken,
 }
 
-pub(super) fn open(config: &Config, parts: Parts) -> Runs {
+pub(super) fn open(config: &Config, checks: Checks, parts: Parts) -> Runs {
     Runs::new(Setup {
         config: config.runs.clone(),
+        checks,
         clock: parts.store.node().clock(),
         store: parts.store,
         dispatcher: parts.dispatcher,

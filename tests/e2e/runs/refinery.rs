@@ -115,3 +115,35 @@ async fn only_commits_that_pass_the_checks_are_pushed() {
     verified(api, &run).await;
     bridge.stop().await;
 }
+
+/// A key of the checks holds for other spellings of the URL, and not for the neighbour.
+#[tokio::test]
+async fn checks_hold_for_each_spelling_of_a_repository() {
+    let origin = Origin::new();
+    let root = origin.url();
+    let root = root.trim_end_matches("/origin.git");
+    origin.git(&["clone", "--quiet", "--bare", "work", "origin-b.git"]);
+    let key = format!("{root}/./origin/");
+    let settings = format!(
+        "{}[runs.checks]\n{key:?} = [[\"false\"]]\n",
+        origin.settings()
+    );
+    let bridge = Bridge::configured(&settings, &[]).await;
+    let api = &bridge.api;
+    let path = root.trim_start_matches("file://");
+    for (url, is_checked) in [
+        (format!("{root}/origin.git"), true),
+        (format!("file://localhost{path}//%6frigin.git/"), true),
+        (format!("{path}/origin-b.git/../origin.git"), true),
+        (format!("{root}/origin-b.git"), false),
+    ] {
+        let run = create(api, &json!({"repoUrl": url})).await;
+        say(api, &run, &plan(&[task("a", &[], "write a.txt a")])).await;
+        let record = ended(api, &run).await;
+        let status = if is_checked { "failed" } else { "completed" };
+        assert_eq!(record["status"], status, "{url}: {record}");
+        let tests = of(&events(api, &run).await, "refinery.tests").len();
+        assert_eq!(tests > 0, is_checked, "{url}");
+    }
+    bridge.stop().await;
+}

@@ -1,5 +1,6 @@
 //! Checks of a merged commit: commands of the operator, each in a folder with exactly that commit.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -11,10 +12,20 @@ use forge_process::program::{Program, Purpose};
 
 use crate::context::Context;
 use crate::event::Event;
-use crate::git::{self, CommitId};
+use crate::git::{self, BadRule, ByUrl, CommitId};
 
 /// End of the output of a check that is kept.
 const TAIL_BYTES: usize = 16 * 1024;
+
+/// Checks of all repositories: the setting `runs.checks`.
+#[derive(Clone, Debug)]
+pub struct Checks(ByUrl<Vec<Vec<String>>>);
+
+impl Checks {
+    pub fn new(setting: &BTreeMap<String, Vec<Vec<String>>>) -> Result<Self, BadRule> {
+        ByUrl::parse(setting.clone()).map(Self)
+    }
+}
 
 /// Result of the checks of a commit.
 #[derive(Clone, Debug)]
@@ -43,13 +54,10 @@ pub(crate) async fn run(
     commit: &CommitId,
 ) -> Result<Option<Checked>, git::Error> {
     let config = &context.inner.config;
-    let url = &context.request.repo_url;
-    let keyed = config.checks.iter();
-    let keyed = keyed.filter(|(prefix, _)| url.starts_with(&***prefix));
-    let Some((_, commands)) = keyed.max_by_key(|(prefix, _)| prefix.len()) else {
+    let repository = context.repository().await?;
+    let Some(commands) = context.inner.checks.0.get(repository.url()) else {
         return Ok(None);
     };
-    let repository = context.repository().await?;
     let folder = repository.folder_of(commit).await?;
     let mut checked = Checked {
         passed: 0,

@@ -52,6 +52,7 @@ use forge_store::record::{NewRun, RunOpened, RunRecord, RunStatus};
 use forge_store::{self as store, Store};
 
 use agent::Place;
+pub use check::Checks;
 use command::{Command, NotNow};
 use driver::Driver;
 use event::{Entry, Event};
@@ -77,18 +78,22 @@ pub struct Config {
     /// Timeout of one turn of the Captain, and of one dispatch of an attempt.
     #[serde(with = "forge_base::duration")]
     pub step_timeout: Duration,
-    /// Repositories that are allowed besides those at `https://` addresses that pass the guard: the whole URL, or its
-    /// beginning up to a `*`.
+    /// Repositories that are allowed besides those at `https://` addresses that pass the guard: a URL, which stands for
+    /// all below it too, or its beginning up to a `*`. All keys of repositories are compared by their meaning.
     pub repositories: Vec<String>,
     /// Folders below which `file:` repositories are allowed.
     pub local_roots: Vec<PathBuf>,
+    /// Treatment of hooks of `file:` repositories: `refuse` refuses a repository with an active one, `run` runs them as
+    /// the user of the bridge, `ignore` does neither.
+    pub local_hooks: LocalHooks,
     /// `always` pushes branches and results to the repository; `never` keeps them in the bridge.
     pub push: Push,
-    /// Value of the header `authorization` for repositories whose URL begins with the key. Sent over https only.
+    /// Value of the header `authorization` for the repositories of the key; the narrowest key counts. Sent over https
+    /// only.
     #[serde(with = "forge_base::secret::map")]
     pub authorization: BTreeMap<String, SecretString>,
-    /// Commands that must succeed on a merged commit before it is pushed, for repositories whose URL begins with the
-    /// key; the longest key counts.
+    /// Commands that must succeed on a merged commit before it is pushed, for the repositories of the key; the
+    /// narrowest key counts. `file://` stands for all repositories of this machine.
     pub checks: BTreeMap<String, Vec<Vec<String>>>,
     /// Timeout of one check.
     #[serde(with = "forge_base::duration")]
@@ -124,6 +129,8 @@ impl Default for Config {
 /// Components that runs are built from.
 pub struct Setup {
     pub config: Config,
+    /// The checks of `config`.
+    pub checks: Checks,
     pub store: Arc<dyn Store>,
     pub dispatcher: Dispatcher,
     pub clock: Clock,
@@ -144,6 +151,7 @@ pub struct Runs(Arc<Inner>);
 
 struct Inner {
     config: Config,
+    checks: Checks,
     store: Arc<dyn Store>,
     dispatcher: Dispatcher,
     clock: Clock,
@@ -252,6 +260,7 @@ impl Runs {
     pub fn new(setup: Setup) -> Self {
         let Setup {
             config,
+            checks,
             store,
             dispatcher,
             clock,
@@ -263,6 +272,7 @@ impl Runs {
         } = setup;
         Self(Arc::new(Inner {
             config,
+            checks,
             store,
             dispatcher,
             clock,

@@ -154,6 +154,7 @@ impl Edge {
         });
         let runs = Runs::new(forge_runs::Setup {
             config: forge_runs::Config::default(),
+            checks: forge_runs::Checks::new(&[].into()).unwrap(),
             store: Arc::clone(&store),
             dispatcher: dispatcher.clone(),
             clock: Clock::System,

@@ -36,6 +36,7 @@ pub use self::name::{BadId, Branch, CommitId, check_task_id};
 pub use self::program::{Git, Setup};
 pub use self::remote::{Push, Remotes};
 pub use self::repository::Repository;
+pub(crate) use self::url::ByUrl;
 pub use self::url::{BadRule, RefusedUrl, RepoUrl, UrlRules};
 
 /// Reason why an operation has no result.

@@ -6,22 +6,26 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::Error;
 use super::program::Step;
-use super::url::{BadRule, Place, RepoUrl, UrlRules, names, rule};
+use super::url::{BadRule, ByUrl, Place, RepoUrl, UrlPattern, UrlRules};
+use super::{Error, LocalHooks};
 
-/// Settings of the side of a repository on this machine, whose own would apply there: no hook, helper or upkeep. A
-/// branch that is checked out there is updated all the same, and its files are not.
-const LOCAL_SIDE: &str = "git -c core.hooksPath=/dev/null -c core.fsmonitor=false -c core.alternateRefsCommand=: \
-    -c gc.auto=0 -c maintenance.auto=false -c receive.autogc=false -c receive.denyCurrentBranch=ignore";
+/// Settings of the side of a repository on this machine, whose own would apply there: no helper or upkeep. A branch that
+/// is checked out there is updated all the same, and its files are not. It can be of another user, since nothing that it
+/// contains is run.
+const LOCAL_SIDE: &str = "git -c core.fsmonitor=false -c core.alternateRefsCommand=: -c gc.auto=0 \
+    -c maintenance.auto=false -c receive.autogc=false -c receive.denyCurrentBranch=ignore -c 'safe.directory=*'";
+/// Further setting there, unless hooks are run.
+const NO_HOOKS: &str = "-c core.hooksPath=/dev/null";
 
 /// Settings of calls of remotes.
 #[derive(Clone, Debug)]
 pub struct Remotes {
     pub(super) rules: UrlRules,
-    authorization: Vec<(Url, SecretString)>,
+    authorization: ByUrl<SecretString>,
     proxy: Option<String>,
     pub(super) push: Push,
+    pub(super) hooks: LocalHooks,
 }
 
 /// Target of results: `runs.push`.
@@ -42,14 +46,16 @@ impl Remotes {
         authorization: &BTreeMap<String, SecretString>,
         proxy: Option<String>,
         push: Push,
+        hooks: LocalHooks,
     ) -> Result<Self, BadRule> {
         let keyed = authorization.iter();
-        let keyed = keyed.map(|(prefix, value)| Ok((rule(prefix)?, value.clone())));
+        let keyed = keyed.map(|(key, value)| Ok((UrlPattern::remote(key)?, value.clone())));
         Ok(Self {
             rules,
-            authorization: keyed.collect::<Result<_, _>>()?,
+            authorization: ByUrl::new(keyed.collect::<Result<Vec<_>, BadRule>>()?)?,
             proxy,
             push,
+            hooks,
         })
     }
 
@@ -57,8 +63,12 @@ impl Remotes {
     pub(super) async fn call(&self, url: &RepoUrl) -> Result<Call, Error> {
         let url = self.rules.check(&url.to_string())?;
         let address = url.to_string();
+        let authorization = self.authorization.get(&url);
         Ok(match url.0 {
-            Place::Local(_) => Call::new(address, "file"),
+            Place::Local(_) => Call {
+                runs_hooks: self.hooks == LocalHooks::Run,
+                ..Call::new(address, "file")
+            },
             Place::Ssh(_) => Call::new(address, "ssh"),
             Place::Web(url) => {
                 let mut call = Call::new(
@@ -75,9 +85,7 @@ impl Remotes {
                     call.pin(&url, &found);
                 }
                 call.settings.push(("http.proxy", proxy));
-                let keyed = self.authorization.iter();
-                let mut keyed = keyed.filter(|(prefix, _)| names(prefix, &url));
-                if let Some((_, value)) = keyed.next().filter(|_| forge_net::is_private(&url)) {
+                if let Some(value) = authorization.filter(|_| forge_net::is_private(&url)) {
                     let header = format!("Authorization: {}", value.expose_secret());
                     call.settings.push(("http.extraHeader", header));
                 }

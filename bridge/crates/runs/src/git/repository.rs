@@ -167,7 +167,7 @@ impl Repository {
         &self.git().inner.remotes
     }
 
-    pub(super) fn url(&self) -> &RepoUrl {
+    pub(crate) fn url(&self) -> &RepoUrl {
         &self.inner.url
     }
 

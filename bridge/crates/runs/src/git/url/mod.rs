@@ -7,6 +7,11 @@ use std::path::{Path, PathBuf};
 
 use url::Url;
 
+mod pattern;
+
+pub(crate) use pattern::ByUrl;
+pub(super) use pattern::UrlPattern;
+
 use forge_net::guard::{Guard, Refused};
 
 /// Longest address.
@@ -18,7 +23,7 @@ const ENCODED: [&str; 5] = ["%2f", "%5c", "%2e", "%00", "%25"];
 /// `runs.local_roots`.
 #[derive(Clone, Debug)]
 pub struct UrlRules {
-    named: Vec<Url>,
+    named: Vec<UrlPattern>,
     roots: Vec<PathBuf>,
     guard: Guard,
 }
@@ -49,9 +54,12 @@ impl fmt::Display for RepoUrl {
 #[derive(Debug, thiserror::Error)]
 pub enum BadRule {
     #[error(
-        "{0:?} is not an entry of runs.repositories; it takes the beginning of an address, as https://git.example.com/team, http://… or ssh://git@…"
+        "{0:?} names no repositories; an address or its beginning was expected, as https://git.example.com/team, \
+         ssh://git@…, https://git.example.com/sh* or, for checks, file:///srv/git"
     )]
-    Repository(String),
+    Pattern(String),
+    #[error("two keys are spellings of {0}; keep one")]
+    Twice(String),
     #[error("{} of runs.local_roots cannot be opened", path.display())]
     Root {
         path: PathBuf,
@@ -110,7 +118,7 @@ impl UrlRules {
         Ok(Self {
             named: named
                 .iter()
-                .map(|entry| rule(entry))
+                .map(|entry| UrlPattern::remote(entry))
                 .collect::<Result<_, _>>()?,
             roots: roots.iter().map(root).collect::<Result<_, _>>()?,
             guard,
@@ -150,16 +158,16 @@ impl UrlRules {
             let path = url.to_file_path().map_err(|()| PARTS)?;
             return self.local(&path);
         }
-        self.remote(url)
+        self.remote(&url)
     }
 
-    fn remote(&self, url: Url) -> Result<RepoUrl, RefusedUrl> {
+    fn remote(&self, url: &Url) -> Result<RepoUrl, RefusedUrl> {
         let is_ssh = match url.scheme() {
             "https" | "http" => false,
             "ssh" => true,
             other => return Err(RefusedUrl::NotNamed(other.to_owned())),
         };
-        if !has_host_and_path(&url) {
+        if !has_host_and_path(url) {
             return Err(PARTS);
         }
         if url.password().is_some() || (!is_ssh && !url.username().is_empty()) {
@@ -170,14 +178,15 @@ impl UrlRules {
         {
             return Err(OPTION);
         }
-        if url.scheme() != "https" && !self.named.iter().any(|rule| names(rule, &url)) {
+        let place = if is_ssh { Place::Ssh } else { Place::Web };
+        let checked = pattern::checked(place(url.clone())).ok_or(SHAPE)?;
+        if url.scheme() != "https" && !self.named.iter().any(|pattern| pattern.allows(&checked)) {
             return Err(RefusedUrl::NotNamed(url.scheme().to_owned()));
         }
-        if is_ssh {
-            return Ok(RepoUrl(Place::Ssh(url)));
+        if !is_ssh {
+            self.guard.check_url(url)?;
         }
-        self.guard.check_url(&url)?;
-        Ok(RepoUrl(Place::Web(url)))
+        Ok(checked)
     }
 
     fn local(&self, path: &Path) -> Result<RepoUrl, RefusedUrl> {
@@ -196,34 +205,8 @@ impl UrlRules {
     }
 }
 
-/// Parses the beginning of an address, as settings have it.
-pub(super) fn rule(entry: &str) -> Result<Url, BadRule> {
-    let url = Url::parse(entry).ok().filter(|url| {
-        matches!(url.scheme(), "https" | "http" | "ssh")
-            && url.has_host()
-            && url.password().is_none()
-            && (url.username().is_empty() || url.scheme() == "ssh")
-    });
-    url.ok_or_else(|| BadRule::Repository(without_credentials(entry)))
-}
-
 fn has_host_and_path(url: &Url) -> bool {
     url.host_str().is_some_and(|host| !host.is_empty()) && url.path().len() > 1
-}
-
-/// True if the URL is the one of the rule, or below its path.
-pub(super) fn names(rule: &Url, url: &Url) -> bool {
-    let place = |url: &Url| {
-        let (scheme, port) = (url.scheme().to_owned(), url.port_or_known_default());
-        (
-            scheme,
-            url.host_str().map(str::to_owned),
-            port,
-            url.username().to_owned(),
-        )
-    };
-    let rest = url.path().strip_prefix(rule.path().trim_end_matches('/'));
-    place(rule) == place(url) && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Refuses a repository that leads git to files outside of its folder.

@@ -99,8 +99,15 @@ fn a_rule_without_a_host_or_with_a_password_is_refused() {
         "ftp://a/b",
         "https://u:hush@a/b",
         "file:///srv",
+        "https://u@a/b",
+        "https://git.example.*",
+        "https://*/a",
+        "https://a/*/b",
+        "https://a/b?c",
+        "https://a/%252e/b",
+        "*",
     ] {
-        let error = rule(entry).unwrap_err().to_string();
+        let error = UrlPattern::remote(entry).unwrap_err().to_string();
         assert!(!error.contains("hush"), "{error}");
     }
 }
