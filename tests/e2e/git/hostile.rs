@@ -57,7 +57,7 @@ pub(crate) fn set_traps(git_dir: &Path, trap: &str) {
 
 #[tokio::test]
 async fn a_remote_with_traps_runs_nothing() {
-    let bed = Bed::new(Push::Always).await;
+    let bed = Bed::with(Push::Always, LocalHooks::Ignore).await;
     let origin = bed.origin();
     let outside = bed.folder.path().join("outside.txt");
     fs::write(&outside, "secret").unwrap();

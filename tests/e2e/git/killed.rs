@@ -89,7 +89,7 @@ async fn leftovers_of_a_killed_process_are_removed() {
 async fn a_program_that_is_missing_old_or_stuck_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let find = async |script: Option<&str>| {
-        let mut setup = setup(folder.path(), Push::Never);
+        let mut setup = setup(folder.path(), Push::Never, LocalHooks::Refuse);
         setup.search = folder.path().into();
         setup.timeout = Duration::from_secs(5);
         if let Some(script) = script {

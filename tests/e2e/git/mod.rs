@@ -1,7 +1,9 @@
 //! Repositories of runs, with the real git under the supervisor, in temporary folders.
 
+mod begin;
 pub(crate) mod hostile;
 mod killed;
+mod local;
 mod merge;
 mod remote;
 mod run;
@@ -26,6 +28,10 @@ struct Bed {
 
 impl Bed {
     async fn new(push: Push) -> Self {
+        Self::with(push, LocalHooks::Refuse).await
+    }
+
+    async fn with(push: Push, hooks: LocalHooks) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let origin = folder.path().join("origin");
         fs::create_dir(&origin).unwrap();
@@ -34,7 +40,7 @@ impl Bed {
         write(&origin, ".gitignore", "ignored/\n");
         run(&origin, &["add", "-A"]);
         run(&origin, &["commit", "-qm", "Begin"]);
-        let git = Git::find(setup(folder.path(), push)).await.unwrap();
+        let git = Git::find(setup(folder.path(), push, hooks)).await.unwrap();
         Self { folder, git }
     }
 
@@ -96,7 +102,7 @@ fn children(folder: &Path) -> Children {
     Children::new(&config, folder.to_str().unwrap()).unwrap()
 }
 
-fn setup(folder: &Path, push: Push) -> Setup {
+fn setup(folder: &Path, push: Push, hooks: LocalHooks) -> Setup {
     let root = [folder.to_owned()];
     let rules = UrlRules::new(&[], &root, Guard::new(&[]).unwrap()).unwrap();
     Setup {
@@ -106,7 +112,7 @@ fn setup(folder: &Path, push: Push) -> Setup {
         search: std::env::var_os("PATH").unwrap(),
         folder: folder.join("runs"),
         timeout: Duration::from_secs(60),
-        remotes: Remotes::new(rules, &BTreeMap::new(), None, push).unwrap(),
+        remotes: Remotes::new(rules, &BTreeMap::new(), None, push, hooks).unwrap(),
     }
 }
 

@@ -164,12 +164,12 @@ async fn a_redirect_is_not_followed_and_a_name_can_be_pinned() {
     let there = format!("location: http://127.0.0.1:{elsewhere}/b\r\ncontent-length: 0");
     let go = format!("HTTP/1.1 302 Go\r\n{there}\r\nconnection: close\r\n\r\n");
     let (port, mut seen) = server(go).await;
-    let mut setup = setup(folder.path(), Push::Never);
+    let mut setup = setup(folder.path(), Push::Never, LocalHooks::Refuse);
     let named = [format!("http://localhost:{port}")];
     let guard = Guard::new(&["127.0.0.0/8".to_owned()]).unwrap();
     let rules = UrlRules::new(&named, &[], guard).unwrap();
     let keyed = [(named[0].clone(), "Bearer hush".into())].into();
-    setup.remotes = Remotes::new(rules, &keyed, None, Push::Never).unwrap();
+    setup.remotes = Remotes::new(rules, &keyed, None, Push::Never, LocalHooks::Refuse).unwrap();
     let git = Git::find(setup).await.unwrap();
     let url = git.check(&format!("http://localhost:{port}/a")).unwrap();
     let error = git.attach("run_1", &url, None).await.err().unwrap();

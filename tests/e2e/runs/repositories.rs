@@ -1,5 +1,7 @@
 //! Repositories that a run must not use.
 
+use std::os::unix::fs::PermissionsExt as _;
+
 use super::*;
 
 #[tokio::test]
@@ -19,6 +21,22 @@ async fn repositories_that_may_not_be_used_are_refused_or_end_the_run() {
         assert_eq!(status, StatusCode::BAD_REQUEST, "{url}: {answer}");
         assert_eq!(answer["details"][0]["field"], "repoUrl", "{url}: {answer}");
     }
+    let hook = origin.path().join("hooks/pre-receive");
+    std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
+    std::fs::write(&hook, "#!/bin/sh\n").unwrap();
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (status, answer) = api
+        .post("/api/v1/runs", &json!({"repoUrl": origin.url()}))
+        .await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
+    let told = &answer["details"][0];
+    assert_eq!(told["field"], "repoUrl", "{answer}");
+    let told = told["message"].as_str().unwrap();
+    assert!(
+        told.contains("pre-receive") && told.contains("runs.local_hooks"),
+        "{told}"
+    );
+    std::fs::remove_file(&hook).unwrap();
     let run = create(api, &json!({"repoUrl": origin.url(), "ref": "absent"})).await;
     let record = ended(api, &run).await;
     assert_eq!(record["status"], "failed", "{record}");

@@ -57,7 +57,8 @@ use command::{Command, NotNow};
 use driver::Driver;
 use event::{Entry, Event};
 use git::Git;
-pub use git::Push;
+pub use git::{LocalHooks, Push};
+pub use greeting::FirstWord;
 use meters::Meters;
 use request::{FieldError, RunRequest};
 use state::State;
@@ -116,6 +117,7 @@ impl Default for Config {
             step_timeout: Duration::from_secs(3600),
             repositories: Vec::new(),
             local_roots: Vec::new(),
+            local_hooks: LocalHooks::Refuse,
             push: Push::Always,
             authorization: BTreeMap::new(),
             checks: BTreeMap::new(),
@@ -323,6 +325,11 @@ impl Runs {
         // What applies is what is shown and kept, also if the settings change.
         request.model = request.model.or_else(|| inner.config.model.clone());
         request.provider = request.provider.or_else(|| inner.config.provider.clone());
+        request.greeting = inner.config.greeting.resolve(|| {
+            let profile = inner.dispatcher.profile(request.provider.as_deref()?)?;
+            Some(profile.cost_tier)
+        });
+        check_hooks(git, &request).await?;
         let now = inner.clock.now();
         let mut state = request.first_state(now);
         let started = Event::RunStarted {
@@ -389,6 +396,18 @@ impl Runs {
         live.send(Asked { command, answer }).await.ok()?;
         answered.await.ok()
     }
+}
+
+/// Refuses a repository whose hooks would not be asked.
+async fn check_hooks(git: &Git, request: &RunRequest) -> Result<(), Error> {
+    let refused = |message: String| {
+        let field = "repoUrl".to_owned();
+        Error::Invalid(vec![FieldError { field, message }])
+    };
+    let url = git.check(&request.repo_url);
+    let url = url.map_err(|error| refused(error.to_string()))?;
+    let checked = git.check_hooks(&url).await;
+    checked.map_err(|error| refused(error.to_string()))
 }
 
 impl Inner {

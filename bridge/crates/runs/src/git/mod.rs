@@ -18,6 +18,7 @@ use forge_net::SendError;
 
 mod checkout;
 mod commit;
+mod hooks;
 mod lock;
 mod merge;
 mod name;
@@ -31,6 +32,7 @@ mod url;
 
 pub use self::checkout::Checkout;
 pub use self::commit::{Committed, LeftOut, Message};
+pub use self::hooks::LocalHooks;
 pub use self::merge::{Conflict, Input, Merge, Presence, Proof};
 pub use self::name::{BadId, Branch, CommitId, check_task_id};
 pub use self::program::{Git, Setup};
@@ -50,10 +52,32 @@ pub enum Error {
     RefusedUrl(#[from] RefusedUrl),
     #[error("cannot call the repository")]
     Address(#[from] SendError),
-    #[error("the repository has no branch or tag {0:?}")]
+    #[error("the repository has no branch or tag {0:?}{hint}", hint = if name::is_abbreviated(.0) {
+        "; a commit is named by its whole id"
+    } else {
+        ""
+    })]
     NoRef(String),
+    #[error("the repository has no commit {0} that its branches or tags contain")]
+    NoCommit(CommitId),
     #[error("the repository has no commit yet; it needs one to begin with")]
     Empty,
+    #[error("the HEAD of the repository names no commit; choose a `ref`, such as {0:?}")]
+    NoHead(String),
+    #[error(
+        "the repository is a shallow copy, which lacks the history that merges need; complete it with \
+         `git fetch --unshallow`, or name the repository that it was copied from"
+    )]
+    Shallow,
+    #[error(
+        "the repository has the active hook {0}, which would not be asked; runs.local_hooks decides on hooks of this \
+         machine: refuse, run or ignore"
+    )]
+    Hook(String),
+    #[error(
+        "the repository has the active hook {0} of another user, which is not run as the user of the bridge"
+    )]
+    ForeignHook(String),
     #[error("the remote repository did not do as asked: {0}")]
     Remote(String),
     #[error("the remote has no such repository, or hides it: {0}")]

@@ -178,6 +178,12 @@ impl Step<'_> {
         self
     }
 
+    /// Leaves out a setting of all steps, so that the one of the repository is in effect.
+    pub(super) fn without_setting(mut self, name: &str) -> Self {
+        self.settings.retain(|(known, _)| known != name);
+        self
+    }
+
     /// Has `sh` run this script, with the arguments of the step as its own. It finds `git` in its `PATH`.
     pub(super) fn script(mut self, script: &'static str) -> Self {
         self.script = Some(script);

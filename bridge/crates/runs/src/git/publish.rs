@@ -61,7 +61,7 @@ impl Repository {
             "--no-follow-tags",
             &lease,
         ]);
-        let call = self.remotes().call(self.url()).await?;
+        let call = self.git().call(self.url()).await?;
         let output = call
             .apply(step, Side::Receives)
             .arg(format!("{to}:{name}"))
@@ -101,7 +101,7 @@ impl Repository {
         if self.remotes().push == Push::Never {
             return self.tip(branch).await;
         }
-        let call = self.remotes().call(self.url()).await?;
+        let call = self.git().call(self.url()).await?;
         let step = call.apply(self.step(&["ls-remote", "--refs"]), Side::Sends);
         let listed = listed(step.arg(branch.full())).await?;
         let found = listed.iter().find(|(_, name)| *name == branch.full());
@@ -112,7 +112,7 @@ impl Repository {
     pub async fn fetch(&self, branch: &Branch) -> Result<Option<CommitId>, Error> {
         let found = self.published(branch).await?;
         if found.is_some() && self.remotes().push == Push::Always {
-            let call = self.remotes().call(self.url()).await?;
+            let call = self.git().call(self.url()).await?;
             let refs = format!("+{}:refs/forge/fetched/{branch}", branch.full());
             remote(call.apply(self.step(&FETCH), Side::Sends).arg(refs)).await?;
         }

@@ -99,6 +99,8 @@ impl Remotes {
 pub(super) struct Call {
     pub(super) address: String,
     protocol: &'static str,
+    /// Hooks of the other side are run, on this machine.
+    runs_hooks: bool,
     settings: Vec<(&'static str, String)>,
 }
 
@@ -107,6 +109,7 @@ impl Call {
         Self {
             address,
             protocol,
+            runs_hooks: false,
             settings: Vec::new(),
         }
     }
@@ -137,7 +140,8 @@ impl Call {
                 Side::Sends => ("upload-pack", "upload-pack"),
                 Side::Receives => ("receive-pack", "receive-pack"),
             };
-            step = step.arg(format!("--{option}={LOCAL_SIDE} {program}"));
+            let hooks = if self.runs_hooks { "" } else { NO_HOOKS };
+            step = step.arg(format!("--{option}={LOCAL_SIDE} {hooks} {program}"));
         }
         for (name, value) in &self.settings {
             step = step.setting(name, value);
@@ -174,7 +178,10 @@ mod tests {
             .map(|prefix| (prefix.to_owned(), "Basic hush".into()))
             .into();
         let rules = UrlRules::new(&named, &[], guard).unwrap();
-        let remotes = |proxy| Remotes::new(rules.clone(), &keyed, proxy, Push::Always).unwrap();
+        let remotes = |proxy| {
+            let hooks = LocalHooks::Refuse;
+            Remotes::new(rules.clone(), &keyed, proxy, Push::Always, hooks).unwrap()
+        };
         let call = async |proxy: Option<&str>, address: &str| {
             let remotes = remotes(proxy.map(str::to_owned));
             let url = remotes.rules.check(address).unwrap();

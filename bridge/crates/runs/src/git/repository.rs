@@ -99,7 +99,7 @@ impl Git {
             Some(name) if name.starts_with("refs/") => vec![name.to_owned()],
             Some(name) => vec![format!("refs/heads/{name}"), format!("refs/tags/{name}")],
         };
-        let call = self.inner.remotes.call(url).await?;
+        let call = self.call(url).await?;
         let mut list = call.apply(self.step(new, &["ls-remote", "--symref"]), Side::Sends);
         for name in wanted.iter().map(String::as_str).chain(["HEAD"]) {
             list = list.arg(name);

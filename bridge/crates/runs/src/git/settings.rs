@@ -7,9 +7,11 @@ use super::CommitId;
 
 /// Settings of every step, stronger than those of any repository: no hook, monitor, submodule, redirect or helper, and
 /// nothing in the background.
-pub(super) const SETTINGS: [(&str, &str); 23] = [
+pub(super) const SETTINGS: [(&str, &str); 24] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
+    // The rules for addresses decide which repositories are used, and nothing that they contain is run.
+    ("safe.directory", "*"),
     // A commit that the log of a run names has to survive the machine.
     ("core.fsync", "committed,loose-object,reference"),
     ("core.attributesFile", "/dev/null"),
