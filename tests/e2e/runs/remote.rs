@@ -14,20 +14,25 @@ pub(super) type Before = dyn Fn(&str, &[u8]) -> bool + Send + Sync;
 
 /// Serves the repositories in a folder as servers of git do, hooks included. Returns their address.
 pub(super) fn serve(root: &Path, before: Arc<Before>) -> String {
+    serve_as(root, before, true)
+}
+
+/// One that does not know the newer protocol of git gives only what its branches and tags name.
+fn serve_as(root: &Path, before: Arc<Before>, is_new: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let root = root.to_owned();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let (root, before) = (root.clone(), Arc::clone(&before));
-            std::thread::spawn(move || answer(stream, &root, &*before));
+            std::thread::spawn(move || answer(stream, &root, &*before, is_new));
         }
     });
     address
 }
 
 /// Passes one request to `git http-backend`.
-fn answer(mut stream: TcpStream, root: &Path, before: &Before) {
+fn answer(mut stream: TcpStream, root: &Path, before: &Before, is_new: bool) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut head = Vec::new();
     loop {
@@ -64,10 +69,12 @@ fn answer(mut stream: TcpStream, root: &Path, before: &Before) {
         .env("CONTENT_TYPE", header("content-type"))
         .env("CONTENT_LENGTH", body.len().to_string())
         .env("HTTP_CONTENT_ENCODING", header("content-encoding"))
-        .env("GIT_PROTOCOL", header("git-protocol"))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
+    if is_new {
+        git.env("GIT_PROTOCOL", header("git-protocol"));
+    }
     let mut git = git.spawn().unwrap();
     // It reads nothing of what it refuses.
     let _ = git.stdin.take().unwrap().write_all(&body);
@@ -217,4 +224,40 @@ async fn a_target_that_moves_before_the_push_is_merged_again() {
         verified(api, &run).await;
         bridge.stop().await;
     }
+}
+
+/// A run that begins at a commit, on servers that give it by its id, and on those that do not.
+#[tokio::test]
+async fn a_commit_is_fetched_from_servers_of_both_protocols() {
+    let origin = Origin::new();
+    let first = origin.git(&["--git-dir=origin.git", "rev-parse", "main"]);
+    std::fs::write(origin.root.path().join("work/later.txt"), "later").unwrap();
+    origin.git(&["-C", "work", "add", "."]);
+    origin.git(&["-C", "work", "commit", "--quiet", "-m", "later"]);
+    origin.git(&["-C", "work", "push", "--quiet", "../origin.git", "main"]);
+    let before: Arc<Before> = Arc::new(|_, _| true);
+    let addresses = [true, false];
+    let addresses =
+        addresses.map(|is_new| serve_as(origin.root.path(), Arc::clone(&before), is_new));
+    let bridge = Bridge::configured(&settings(&addresses), &[]).await;
+    let api = &bridge.api;
+    for address in &addresses {
+        let url = format!("{address}/origin.git");
+        let run = create(api, &json!({"repoUrl": url, "ref": first})).await;
+        say(api, &run, &plan(&[task("a", &[], "write a.txt one")])).await;
+        let record = ended(api, &run).await;
+        assert_eq!(record["status"], "completed", "{address}: {record}");
+        let events = events(api, &run).await;
+        let attached = json!({"ref": first, "commit": first});
+        assert_eq!(of(&events, "run.attached"), [&attached], "{address}");
+        let target = format!("forge/integration/{run}");
+        let files = origin.git(&["--git-dir=origin.git", "ls-tree", "--name-only", &target]);
+        assert_eq!(files, "README.md\na.txt", "{address}");
+        let absent = "1".repeat(40);
+        let run = create(api, &json!({"repoUrl": url, "ref": absent})).await;
+        let record = ended(api, &run).await;
+        let error = record["error"].as_str().unwrap();
+        assert!(error.contains("no commit 1111"), "{address}: {error}");
+    }
+    bridge.stop().await;
 }

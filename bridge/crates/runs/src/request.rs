@@ -111,6 +111,8 @@ fn check_reference(text: &str) -> Result<(), &'static str> {
             .any(|part| text.contains(part));
     match is_valid {
         true => Ok(()),
-        false => Err("must be the name of a branch or a tag, or a commit, of 1 to 200 bytes"),
+        false => Err(
+            "must be the name of a branch or a tag, of 1 to 200 bytes, or the whole id of a commit",
+        ),
     }
 }

@@ -23,9 +23,19 @@ impl CommitId {
         right.then(|| Self(text.to_owned()))
     }
 
+    /// Id as a caller writes it, also with capital letters.
+    pub(super) fn named(text: &str) -> Option<Self> {
+        Self::parse(&text.to_ascii_lowercase())
+    }
+
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// True for the beginning of the id of a commit that is long enough for git, and no whole one.
+pub(super) fn is_abbreviated(text: &str) -> bool {
+    (7..40).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 impl fmt::Display for CommitId {

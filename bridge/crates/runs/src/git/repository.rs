@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use super::lock::Lock;
 use super::name::{check_id, is_ref};
-use super::program::{Output, Step, make_folder};
-use super::remote::Side;
+use super::program::{Input, Output, Step, make_folder};
+use super::remote::{Call, Side};
 use super::settings::{self, ATTRIBUTES};
 use super::{Branch, CommitId, Error, Git, Push, Remotes, RepoUrl};
 
 /// Commit that the run begins with. No branch, so that nothing pushes it.
 const BASE: &str = "refs/forge/base";
+/// Branches and tags of the remote, while a commit is searched in them.
+const CONTAINING: &str = "refs/forge/containing";
 /// Default branch of a remote whose `HEAD` names none.
 const UNNAMED: &str = "unnamed";
 /// Beginning of the full name of a branch.
@@ -38,7 +40,7 @@ struct Inner {
 }
 
 impl Git {
-    /// Fetches a branch or tag (default: the default branch of the remote) into the repository of a run, unless that
+    /// Fetches a branch, a tag or a commit (default: the default branch of the remote) into the repository of a run, unless that
     /// was done before. The one that is there keeps its base. Removes the locks of steps that were killed, so no other
     /// step of the run may be under way.
     pub async fn attach(
@@ -92,10 +94,11 @@ impl Git {
         run: &str,
         start: Option<&str>,
     ) -> Result<(), Error> {
-        let no_ref = || start.map_or(Error::Empty, |name| Error::NoRef(name.to_owned()));
+        let commit = start.and_then(CommitId::named);
         let wanted: Vec<String> = match start {
+            Some(_) if commit.is_some() => Vec::new(),
             None => vec!["HEAD".to_owned()],
-            Some(name) if !is_ref(name) => return Err(no_ref()),
+            Some(name) if !is_ref(name) => return Err(Error::NoRef(name.to_owned())),
             Some(name) if name.starts_with("refs/") => vec![name.to_owned()],
             Some(name) => vec![format!("refs/heads/{name}"), format!("refs/tags/{name}")],
         };
@@ -136,15 +139,87 @@ impl Git {
         let there = listed
             .iter()
             .filter_map(|(id, name)| Some((CommitId::parse(id)?, name)));
-        let source = there
+        let found = there
             .filter(|(_, name)| wanted.contains(name))
             .min_by_key(|(_, name)| *name);
-        let (id, source) = source.ok_or_else(no_ref)?;
+        // Ids of the other algorithm name nothing here.
+        let has_other_ids = |commit: &&CommitId| {
+            let mut ids = listed.iter().filter_map(|(id, _)| CommitId::parse(id));
+            ids.any(|id| id.as_str().len() != commit.as_str().len())
+        };
+        if let Some(commit) = commit.as_ref().filter(has_other_ids) {
+            return Err(Error::NoCommit(commit.clone()));
+        }
+        let (id, source) = match (&commit, found) {
+            (Some(commit), _) => (commit.clone(), commit.as_str()),
+            (None, Some((id, source))) => (id, &**source),
+            (None, None) => return Err(self.nothing_found(new, &call, start).await),
+        };
         make_repository(new, true, head.unwrap_or(UNNAMED), &id)?;
         let fetch = call.apply(self.step(new, &FETCH), Side::Sends);
-        remote(fetch.arg(format!("+{source}:{BASE}")))
-            .await
-            .map(drop)
+        let fetched = remote(fetch.arg(format!("+{source}:{BASE}"))).await;
+        match (&commit, fetched) {
+            (Some(commit), Err(Error::Remote(_))) => {
+                self.fetch_containing(new, &call, commit).await?;
+            }
+            (_, fetched) => drop(fetched?),
+        }
+        let is_there = async |name: &str| {
+            let step = self.step(new, &["rev-parse", "--verify", "--quiet", name]);
+            step.run().await.map(|output| output.code == 0)
+        };
+        // Git reports no failure if it leaves out a branch since the remote lacks its history.
+        if !is_there(BASE).await? {
+            return Err(Error::Shallow);
+        }
+        match commit {
+            Some(commit) if !is_there(&format!("{BASE}^{{commit}}")).await? => {
+                Err(Error::NoCommit(commit))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Fetches all branches and tags, for a commit that a server does not give by its id.
+    async fn fetch_containing(
+        &self,
+        new: &Path,
+        call: &Call,
+        commit: &CommitId,
+    ) -> Result<(), Error> {
+        let fetch = call.apply(self.step(new, &FETCH), Side::Sends);
+        let all = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:{CONTAINING}/{kind}/*"));
+        let fetch = all.into_iter().fold(fetch, |fetch, refs| fetch.arg(refs));
+        remote(fetch).await?;
+        let no_commit = |error| match error {
+            Error::Failed { .. } => Error::NoCommit(commit.clone()),
+            other => other,
+        };
+        let base = self.step(new, &["update-ref", BASE, commit.as_str()]);
+        base.bytes().await.map_err(no_commit)?;
+        let format = "--format=delete %(refname)";
+        let listed = self.step(new, &["for-each-ref", format, CONTAINING]);
+        let listed = listed.bytes().await?;
+        let delete = self.step(new, &["update-ref", "--stdin"]);
+        delete.input(Input::Bytes(listed)).bytes().await.map(drop)
+    }
+
+    /// Reason why a remote has not what a run begins with.
+    async fn nothing_found(&self, new: &Path, call: &Call, start: Option<&str>) -> Error {
+        let all = self.step(new, &["ls-remote", "--refs"]);
+        let all = match listed(call.apply(all, Side::Sends)).await {
+            Ok(all) => all,
+            Err(error) => return error,
+        };
+        let branch = all
+            .iter()
+            .find_map(|(_, name)| name.strip_prefix("refs/heads/"));
+        match (start, branch) {
+            _ if all.is_empty() => Error::Empty,
+            (Some(name), _) => Error::NoRef(name.to_owned()),
+            (None, Some(branch)) => Error::NoHead(branch.to_owned()),
+            (None, None) => Error::NoHead(all[0].1.clone()),
+        }
     }
 }
 
