@@ -82,7 +82,7 @@ export interface RunEventFilter {
 }
 
 export interface RunOptions {
-  /** Branch or tag to begin with; default: the default branch. */
+  /** Branch, tag or whole id of a commit to begin with; default: the default branch. */
   ref?: string | undefined;
   /** Model of all steps; default: `runs.model` of the bridge. */
   model?: string | undefined;
@@ -94,4 +94,6 @@ export interface RunOptions {
   approval?: "user" | "auto" | undefined;
   /** Limit of all steps together. */
   budget?: Budget | undefined;
+  /** First message to the Captain, which then does not speak first. */
+  message?: string | undefined;
 }

@@ -38,8 +38,9 @@ const MEMBERS: &[(&str, &str)] = &[
     ("run.cancelling", ""),
     (
         "run.completed",
-        "totalCompleted totalFailed duration + status error?",
+        "totalCompleted totalFailed duration + refineriesCompleted refineriesFailed status error?",
     ),
+    ("captain.greeting", ""),
     ("captain.user_message", "content"),
     ("captain.message", "content role"),
     ("captain.tool_call", "toolName args + callId"),
@@ -148,7 +149,8 @@ fn check(run: &str, events: &[Value]) {
 #[tokio::test]
 async fn each_type_occurs_with_exactly_its_members() {
     let origin = Origin::new();
-    let bridge = Bridge::configured(&origin.settings(), &[]).await;
+    let settings = origin.settings().replace("\"none\"", "\"agent\"");
+    let bridge = Bridge::configured(&settings, &[]).await;
     let api = &bridge.api;
     let mut found = BTreeSet::new();
     let mut add = |events: &[Value]| {
@@ -160,6 +162,7 @@ async fn each_type_occurs_with_exactly_its_members() {
     };
 
     let run = create(api, &json!({"repoUrl": origin.url(), "planReview": true})).await;
+    answers(api, &run, 1).await;
     say(api, &run, "hello").await;
     // A heartbeat is due after 30 s in which the agent shows signs of life.
     let slow = "say one\ntool read 10\nsleep 30500\nsay two\nwrite a.txt a";

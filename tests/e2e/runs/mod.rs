@@ -3,6 +3,7 @@
 
 mod agents;
 mod captain;
+mod greeting;
 mod hostile;
 mod killed;
 mod lifecycle;
@@ -83,7 +84,9 @@ impl Origin {
 
     pub(crate) fn settings(&self) -> String {
         let root = self.root.path().display();
-        format!("[runs]\nprovider = \"echo\"\nmodel = \"run\"\nlocal_roots = [\"{root}\"]\n")
+        // The answers to messages are counted; `greeting.rs` has the Captain speak first.
+        let own = "provider = \"echo\"\nmodel = \"run\"\ngreeting = \"none\"";
+        format!("[runs]\n{own}\nlocal_roots = [\"{root}\"]\n")
     }
 }
 

@@ -90,7 +90,9 @@ fn answer(mut stream: TcpStream, root: &Path, before: &Before, is_new: bool) {
 
 /// Settings of runs whose repositories are at these addresses.
 pub(super) fn settings(addresses: &[String]) -> String {
-    format!("[runs]\nprovider = \"echo\"\nmodel = \"run\"\nrepositories = {addresses:?}\n")
+    format!(
+        "[runs]\nprovider = \"echo\"\nmodel = \"run\"\ngreeting = \"none\"\nrepositories = {addresses:?}\n"
+    )
 }
 
 /// Adds a hook to the remote.

@@ -56,6 +56,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::mcp::Servers;
+use forge_adapter_api::Profile;
 use forge_base::id::DispatchId;
 use forge_base::tasks::Tasks;
 use forge_base::trace::Spans;
@@ -263,6 +264,11 @@ impl Dispatcher {
     /// Metrics of all dispatches since the start.
     pub fn meters(&self) -> &meters::Meters {
         &self.inner.finisher.meters
+    }
+
+    /// Profile of an adapter; `None` if it is unknown or was never loaded.
+    pub fn profile(&self, provider: &str) -> Option<Arc<Profile>> {
+        self.inner.registry.get(provider)?.profile()
     }
 
     /// Sink of the trace spans.

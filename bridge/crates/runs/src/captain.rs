@@ -11,6 +11,7 @@ use crate::context::Context;
 use crate::draft::Draft;
 use crate::event::{ArtifactType, CrStatus, Event, Role};
 use crate::git;
+use crate::greeting::{self, Interview};
 use crate::plan::{CAPTAIN, Graph};
 use crate::state::{Plan, State};
 use crate::step::{self, NotSubmitted, Outcome, StepError, StepId};
@@ -95,6 +96,8 @@ async fn body(context: &Context, id: &StepId) -> Result<(Value, SubmitHeaders), 
     let oldest = captain.messages.front().filter(|_| is_interview).cloned();
     let request = context.state.with_status(CrStatus::Approved).next();
     let asked = oldest.or_else(|| Some(request?.message()));
+    let is_greeting = captain.interview == Interview::Greeting;
+    let asked = is_greeting.then(|| greeting::REQUEST.to_owned()).or(asked);
     let message = asked.filter(|_| captain.results.is_empty());
     let message = message
         .as_deref()

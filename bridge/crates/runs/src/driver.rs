@@ -24,6 +24,7 @@ use crate::context::{Context, Running};
 use crate::decide::{Action, Transition, changed, decide};
 use crate::event::{End, Entry, Event, TaskStatus};
 use crate::git::Repository;
+use crate::greeting::{self, Greeting};
 use crate::meters::Share;
 use crate::request::RunRequest;
 use crate::state::State;
@@ -243,8 +244,13 @@ impl Driver {
         Ok(())
     }
 
-    /// Events that precede a new attempt or agent, unless they are written.
+    /// Events that precede a greeting, a new attempt or a new agent, unless they are written.
     fn scheduled(&self, action: &Action) -> Option<Vec<Entry>> {
+        if let Action::Captain { .. } = action {
+            let is_greeting = greeting::is_due(&self.state) == Some(Greeting::Agent);
+            let events = is_greeting.then(|| vec![(0, Event::CaptainGreeting {})])?;
+            return Some(at(self.inner.clock.now(), events));
+        }
         if let Action::Follow(place) = action {
             let task = self.state.tasks.get(&place.task)?;
             let agent = task.agents.get(place.agent);

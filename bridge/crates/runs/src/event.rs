@@ -180,6 +180,9 @@ pub enum Event {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         error: Option<String>,
     },
+    /// The Captain is asked to speak first.
+    #[serde(rename = "captain.greeting")]
+    CaptainGreeting {},
     #[serde(rename = "captain.user_message")]
     UserMessage { content: String },
     #[serde(rename = "captain.message")]
@@ -498,6 +501,7 @@ impl Event {
             | Event::RunWaiting { .. }
             | Event::RunReopened { .. }
             | Event::RunCompleted { .. }
+            | Event::CaptainGreeting {}
             | Event::UserMessage { .. }
             | Event::CaptainMessage { .. }
             | Event::CaptainToolCall { .. }

@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::agent::Agent;
 use crate::change::{self, ChangeRequest};
 use crate::event::{Entry, Event, HoldReason, TaskStatus};
+use crate::greeting::Interview;
 use crate::plan::{Edge, TaskDocument};
 use crate::state::{Attached, Conflict, Document, Ended, Plan, State, Task, ToolResult};
 use crate::tools::agent::{self as agent_tools, Effect as AgentEffect};
@@ -18,7 +19,6 @@ impl State {
         let at = entry.at;
         match &entry.event {
             Event::RunStarted { .. }
-            | Event::CaptainMessage { .. }
             | Event::PlanApproved {}
             | Event::TaskHeartbeat { .. }
             | Event::TaskProgress { .. }
@@ -86,7 +86,12 @@ impl State {
                     error: error.clone(),
                 });
             }
-            Event::UserMessage { content } => self.captain.messages.push_back(content.clone()),
+            Event::CaptainGreeting {} => self.captain.interview = Interview::Greeting,
+            Event::CaptainMessage { .. } => return self.captain.interview.open(),
+            Event::UserMessage { content } => {
+                self.captain.interview.open();
+                self.captain.messages.push_back(content.clone());
+            }
             Event::CaptainToolCall {
                 tool_name, args, ..
             } => self.call_tool(tool_name, args),
@@ -264,7 +269,7 @@ impl State {
         self.graph = Some(graph);
     }
 
-    /// A turn answers the results of the calls before it, or else the oldest message of the interview or the oldest
+    /// A turn greets, or it answers the results of the calls before it, or else the oldest message of the interview or the oldest
     /// approved change request.
     fn end_captain_turn(&mut self, session: Option<&String>) {
         let asked_for = change::asked_for(self).map(|request| request.id.clone());
@@ -275,8 +280,13 @@ impl State {
         self.wait = None;
         let is_interview = self.plan == Plan::Open;
         let captain = &mut self.captain;
-        if captain.results.is_empty() && is_interview {
-            captain.messages.pop_front();
+        if captain.interview == Interview::Greeting {
+            captain.interview = Interview::Opened;
+        } else if captain.results.is_empty()
+            && is_interview
+            && captain.messages.pop_front().is_some()
+        {
+            captain.interview = Interview::Begun;
         }
         captain.results.clear();
         captain.turns += 1;

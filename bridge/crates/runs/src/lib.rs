@@ -16,6 +16,7 @@ mod driver;
 pub mod event;
 mod fold;
 pub mod git;
+pub mod greeting;
 pub mod meters;
 mod pause;
 pub mod plan;
@@ -74,6 +75,9 @@ pub struct Config {
     pub model: Option<String>,
     /// `agentId` of all steps.
     pub agent_id: String,
+    /// First message of the Captain, before one of the user: `agent` asks it, `static` is a text of the bridge, `none`
+    /// waits for the user. `auto` is `agent` if the adapter of the run reports low costs, else `static`.
+    pub greeting: FirstWord,
     /// Attempts that run at once, in each run.
     pub max_parallel: usize,
     /// Timeout of one turn of the Captain, and of one dispatch of an attempt.
@@ -113,6 +117,7 @@ impl Default for Config {
             provider: None,
             model: None,
             agent_id: "default".to_owned(),
+            greeting: FirstWord::Auto,
             max_parallel: 8,
             step_timeout: Duration::from_secs(3600),
             repositories: Vec::new(),
@@ -335,12 +340,19 @@ impl Runs {
         let started = Event::RunStarted {
             repo_url: request.repo_url.clone(),
         };
-        let entry = Entry {
+        // Kept in the log only.
+        let message = request.message.take();
+        let message = message.map(|content| Event::UserMessage { content });
+        let entries = [Some(started), message].into_iter().flatten();
+        let entries = entries.map(|event| Entry {
             at: now,
             attempt: 0,
-            event: started,
-        };
-        state.fold(&entry);
+            event,
+        });
+        let entries: Vec<_> = entries.collect();
+        for entry in &entries {
+            state.fold(entry);
+        }
         let id = RunId::new();
         let request = driver::raw(&request);
         let new = NewRun {
@@ -351,7 +363,7 @@ impl Runs {
             created_at: now,
             request,
             projection: driver::raw(&state),
-            events: vec![driver::stored(&entry)],
+            events: entries.iter().map(driver::stored).collect(),
         };
         match inner.store.open_run(new).await? {
             RunOpened::New => {

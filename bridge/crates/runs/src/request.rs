@@ -11,6 +11,7 @@ use serde_json::Value;
 pub use forge_dispatch::validate::FieldError;
 
 use crate::git::Git;
+use crate::greeting::Greeting;
 use crate::state::State;
 
 /// Request to create a run.
@@ -30,6 +31,26 @@ pub struct RunRequest {
     pub approval: Approval,
     /// For all steps together.
     pub budget: Option<Budget>,
+    /// First message to the Captain; an event once the run is created.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Beginning of the interview, as the settings were when the run was created.
+    #[serde(default, skip_serializing_if = "Greeting::is_none")]
+    pub greeting: Greeting,
+}
+
+/// Maximum bytes of a message to the Captain.
+pub const MAX_MESSAGE: usize = 256 * 1024;
+
+/// Reads a message to the Captain.
+pub fn read_message<'a>(fields: &Fields<'a>, content: Option<&'a str>) -> Option<&'a str> {
+    let is_message = |text: &&str| !text.trim().is_empty() && text.len() <= MAX_MESSAGE;
+    let message = content.filter(is_message);
+    if content.is_some() && message.is_none() {
+        let text = format!("must be a text of 1 to {MAX_MESSAGE} bytes");
+        fields.complain("message", text);
+    }
+    message
 }
 
 /// Decision on change requests.
@@ -48,6 +69,7 @@ impl RunRequest {
     pub(crate) fn first_state(&self, created_at: jiff::Timestamp) -> State {
         State {
             budget: self.budget,
+            greeting: self.greeting,
             ..State::new(created_at, self.plan_review, self.approval)
         }
     }
@@ -75,6 +97,8 @@ impl RunRequest {
                     )
                     .unwrap_or_default(),
                 budget: read_budget(&fields),
+                message: read_message(&fields, fields.text("message")).map(str::to_owned),
+                greeting: Greeting::None,
                 repo_url: repo_url?.to_owned(),
             };
             if let Some(reference) = &request.reference

@@ -14,6 +14,7 @@ use forge_store::{self as store};
 use crate::agent::Agent;
 use crate::change::ChangeRequest;
 use crate::event::{CrStatus, End, TaskStatus};
+use crate::greeting::{Greeting, Interview};
 use crate::plan::{AgentType, Graph, Node, TaskDocument};
 use crate::request::Approval;
 use crate::wait::Wait;
@@ -26,6 +27,8 @@ pub struct State {
     /// A plan waits for an approval before it is executed.
     pub plan_review: bool,
     pub approval: Approval,
+    #[serde(default)]
+    pub greeting: Greeting,
     pub repository: Option<Attached>,
     pub captain: Captain,
     pub specs: Vec<String>,
@@ -73,6 +76,8 @@ pub struct Attached {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Captain {
+    #[serde(default)]
+    pub interview: Interview,
     /// Messages of the user that have not been answered.
     pub messages: VecDeque<String>,
     /// Results of its tool calls that it has not been given.
@@ -236,8 +241,12 @@ impl State {
             created_at,
             plan_review,
             approval,
+            greeting: Greeting::None,
             repository: None,
-            captain: Captain::default(),
+            captain: Captain {
+                interview: Interview::Silent,
+                ..Captain::default()
+            },
             specs: Vec::new(),
             documents: BTreeMap::new(),
             graph: None,

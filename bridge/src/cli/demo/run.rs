@@ -43,7 +43,8 @@ impl Stage {
         self.introduce(&client, ("repository", &url)).await?;
         self.scene(2, "POST /api/v1/runs, and the interview")?;
         let runs = Target::path(&["api", "v1", "runs"]);
-        let created = client.post(runs, &json!({ "repoUrl": url })).await?;
+        let request = json!({ "repoUrl": url, "message": WISH });
+        let created = client.post(runs, &request).await?;
         let run = text(&created, "/runId");
         self.say(format_args!("   {run} {}", text(&created, "/status")))?;
 
@@ -88,7 +89,6 @@ impl Stage {
             self.say(format_args!("   {who}{text}"))
         };
         line("you", WISH)?;
-        say(WISH).await?;
         let (mut events, mut calls, mut has_asked) = (Vec::new(), BTreeMap::new(), false);
         while let Some(event) = stream.next().await? {
             let kind = text(&event, "/type");

@@ -230,13 +230,10 @@ impl Runs {
         let message = start.message.as_deref().map(message).transpose()?;
         let body = json!({
             "repoUrl": start.repo_url, "ref": start.reference, "provider": start.provider,
-            "model": start.model, "planReview": start.plan_review,
+            "model": start.model, "planReview": start.plan_review, "message": message,
         });
         let runs = Target::path(&["api", "v1", "runs"]);
         let created = self.client.post(runs, &body).await?;
-        if let Some(message) = message {
-            self.send(&text(&created, "/runId"), &message).await?;
-        }
         match self.json {
             true => self.screen.value(&created)?,
             false => self.screen.line(text(&created, "/runId"))?,

@@ -9,6 +9,7 @@ use crate::Work;
 use crate::agent::Place;
 use crate::change;
 use crate::event::{CrStatus, End, Event, TaskStatus};
+use crate::greeting::{self, Greeting, Interview};
 use crate::plan::Node;
 use crate::request::Approval;
 use crate::state::{Plan, State, Task};
@@ -41,6 +42,8 @@ pub enum Action {
 /// Transition that follows from the state alone.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transition {
+    /// The bridge speaks first, in place of the Captain.
+    Greet,
     /// A plan that needs no approval is executed.
     Execute,
     /// A change request that needs no approval is approved.
@@ -144,7 +147,9 @@ fn go_on(state: &State, max_parallel: usize, now: Timestamp, decision: &mut Deci
     }
     let captain = &state.captain;
     let approved = state.with_status(CrStatus::Approved).next();
-    let is_asked = !captain.results.is_empty()
+    let is_asked = captain.interview == Interview::Greeting
+        || greeting::is_due(state) == Some(Greeting::Agent)
+        || !captain.results.is_empty()
         || (state.plan == Plan::Open && !captain.messages.is_empty())
         || approved.is_some_and(|request| !request.is_direct());
     if let Some(request) = approved.filter(|request| request.is_direct()) {
@@ -153,6 +158,10 @@ fn go_on(state: &State, max_parallel: usize, now: Timestamp, decision: &mut Deci
         let apply = Transition::Apply { cr_id };
         decision.actions.push(Action::Record(vec![apply]));
         return;
+    }
+    if greeting::is_due(state) == Some(Greeting::Static) {
+        let greet = Action::Record(vec![Transition::Greet]);
+        decision.actions.push(greet);
     }
     if is_asked && decision.is_due(state.wait.as_ref(), now) {
         decision.actions.push(Action::Captain {
@@ -390,6 +399,7 @@ impl Transition {
             task.map_or(TaskStatus::Pending, |task| task.status)
         };
         let entries = match self {
+            Transition::Greet => vec![(0, greeting::spoken())],
             Transition::Execute => vec![(0, Event::RunExecuting {})],
             Transition::Approve { cr_id } => change::decided(cr_id, CrStatus::Approved, None),
             Transition::Apply { cr_id } => {

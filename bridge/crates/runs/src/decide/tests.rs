@@ -49,6 +49,19 @@ impl Simulation {
             commit: "c".to_owned(),
         };
         run.write(0, attached);
+        let content = "Build it".to_owned();
+        run.write(0, Event::UserMessage { content });
+        run.write(
+            0,
+            Event::Usage {
+                dispatch_id: "d".to_owned(),
+                task_id: None,
+                agent: None,
+                session_id: None,
+                tokens: 0,
+                cost_usd: 0.0,
+            },
+        );
         let mut nodes = Vec::new();
         for n in 0..tasks {
             let of = edges.iter().filter(|(to, from)| *to == n && from < to);

@@ -9,7 +9,8 @@ use forge_store::runs::MAX_ARTIFACTS_BYTES;
 use super::{check_addition, check_size, read};
 use crate::change::Addition;
 use crate::event::CrStatus;
-use crate::plan::{AgentType, Fault, Graph, MAX_NODES, Node, TaskDocument, check_id};
+use crate::greeting::Interview;
+use crate::plan::{AgentType, Fault, Graph, MAX_NODES, Node, TaskDocument, Written, check_id};
 use crate::state::{Plan, State};
 
 pub const CREATE_SPEC: &str = "create_spec";
@@ -74,6 +75,11 @@ struct DagNode {
 pub fn call(state: &State, name: &str, args: &Value) -> Result<Effect, String> {
     if name == ADD_TO_DAG {
         return add_to_dag(state, args);
+    }
+    if state.captain.interview != Interview::Begun {
+        return Err(
+            "the user has not said yet what to build; ask, and wait for an answer".to_owned(),
+        );
     }
     if state.plan != Plan::Open {
         return Err("the plan is final; only an approved change request adds to it".to_owned());
@@ -348,9 +354,127 @@ mod tests {
     use crate::event::{Entry, Event};
     use crate::request::Approval;
 
+    fn open_state() -> State {
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
+        state.captain.interview = Interview::Begun;
+        state
+    }
+
+    /// The type of a task, in each spelling that `create_task`, `set_dag` and a change take.
+    #[test]
+    fn each_tool_takes_each_spelling_of_a_type() {
+        for (members, wanted) in [
+            (json!({}), "2"),
+            (json!({"type": 1}), "1"),
+            (json!({"type": "3"}), "3"),
+            (json!({"agentType": 3}), "3"),
+            (json!({"type": "task"}), "2"),
+            (json!({"type": "task", "agentType": 1}), "1"),
+            (json!({"type": 1, "agentType": 1}), "1"),
+            (json!({"type": "refinery"}), "refinery"),
+            (
+                json!({"type": "refinery", "agentType": "refinery"}),
+                "refinery",
+            ),
+            (
+                json!({"type": "task", "agentType": "refinery"}),
+                "do not agree",
+            ),
+            (json!({"type": "refinery", "agentType": 1}), "do not agree"),
+            (json!({"type": 1, "agentType": 2}), "do not agree"),
+            (json!({"type": "large"}), "neither"),
+            (json!({"type": 4}), "not an agent type"),
+        ] {
+            let mut task = json!({"id": "b", "title": "B", "dependencies": ["a"]});
+            let mut node = json!({"id": "b", "dependencies": ["a"]});
+            for (name, value) in members.as_object().unwrap() {
+                task[name] = value.clone();
+                node[name] = value.clone();
+            }
+            let found = |effect: Result<AgentType, String>| match effect {
+                Ok(found) => found.to_string(),
+                Err(text) => text,
+            };
+            let mut state = open_state();
+            let created = call(&state, CREATE_TASK, &task).map(|effect| match effect {
+                Effect::Task(document) => document.agent_type,
+                other => panic!("{other:?}"),
+            });
+            let created = found(created);
+            assert!(created.contains(wanted), "{members}: {created}");
+            let nodes = json!({"addedNodes": [task]});
+            let added = read::<Addition>(&nodes).map(|addition| addition.added_nodes[0].agent_type);
+            let added = found(added);
+            assert!(added.contains(wanted), "{members}: {added}");
+            if created != wanted {
+                continue;
+            }
+            for (id, kind) in [("a", "2"), ("b", wanted)] {
+                let document = json!({"id": id, "title": id, "type": kind});
+                let Ok(Effect::Task(document)) = call(&state, CREATE_TASK, &document) else {
+                    panic!("{document}");
+                };
+                let kept = crate::state::Document::of(&document);
+                state.documents.insert(document.id, kept);
+            }
+            let set = call(&state, SET_DAG, &json!({"nodes": [{"id": "a"}, node]}));
+            let Ok(Effect::Graph(graph)) = set else {
+                panic!("{members}: {set:?}");
+            };
+            assert_eq!(graph.nodes()[1].agent_type.to_string(), wanted, "{members}");
+        }
+    }
+
+    #[test]
+    fn a_dependency_that_is_named_twice_is_refused_by_each_tool() {
+        let mut state = open_state();
+        let task = |id: &str, dependencies: Value| json!({"id": id, "title": "T", "dependencies": dependencies});
+        let refused = call(&state, CREATE_TASK, &task("b", json!(["a", "c", "a"]))).unwrap_err();
+        assert!(
+            refused.contains("\"a\" is named more than once"),
+            "{refused}"
+        );
+        for id in ["a", "b"] {
+            let document = serde_json::from_value(task(id, json!([]))).unwrap();
+            state
+                .documents
+                .insert(id.to_owned(), crate::state::Document::of(&document));
+        }
+        let nodes = json!({"nodes": [{"id": "a"}, {"id": "b", "dependencies": ["a", "a", "a"]}]});
+        let refused = call(&state, SET_DAG, &nodes).unwrap_err();
+        let named = refused
+            .matches("\"b\": depends on \"a\" more than once")
+            .count();
+        assert_eq!(named, 1, "{refused}");
+        let nodes = json!({"nodes": [{"id": "a"}, {"id": "b", "dependencies": ["a"]}]});
+        let Ok(Effect::Graph(graph)) = call(&state, SET_DAG, &nodes) else {
+            panic!("the graph");
+        };
+        state.graph = Some(graph);
+        let added: Addition =
+            serde_json::from_value(json!({"addedNodes": [task("c", json!(["b", "b"]))]})).unwrap();
+        let refused = added.graph(&state, "cr-001").unwrap_err();
+        assert!(
+            refused.contains("\"c\": depends on \"b\" more than once"),
+            "{refused}"
+        );
+    }
+
+    /// A plan that no message asked for would be executed without the user.
+    #[test]
+    fn nothing_is_planned_before_a_message_of_the_user_is_answered() {
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
+        for stage in [Interview::Silent, Interview::Greeting, Interview::Opened] {
+            state.captain.interview = stage;
+            let args = json!({"name": "a", "content": "x"});
+            let refused = call(&state, CREATE_SPEC, &args).unwrap_err();
+            assert!(refused.contains("has not said yet"), "{refused}");
+        }
+    }
+
     #[test]
     fn documents_are_bounded_together() {
-        let mut state = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
+        let mut state = open_state();
         let content = "x".repeat(1_000_000);
         let mut accepted = 0;
         // The same name again counts again: what it replaced was written, too.

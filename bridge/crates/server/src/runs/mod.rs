@@ -26,13 +26,13 @@ use forge_base::time;
 use forge_dispatch::validate::fields::{Complaints, Fields};
 use forge_dispatch::validate::read_budget;
 use forge_runs::command::{Command, NotNow, PauseMode, status_name};
+use forge_runs::request::read_message;
 use forge_runs::state::State as RunState;
 use forge_runs::{Error, Runs};
 use forge_store::Store;
 use forge_store::record::{RunFilter, RunRecord, RunStatus};
 
 const MAX_LISTED: u64 = 200;
-const MAX_MESSAGE: usize = 256 * 1024;
 /// Reads of a run and its artifacts until no event is between them.
 const CONSISTENT_READS: usize = 8;
 
@@ -277,11 +277,7 @@ async fn message(
             fields.required_text("runId"),
             fields.required_text("message"),
         );
-        let is_text = |text: &&str| !text.trim().is_empty() && text.len() <= MAX_MESSAGE;
-        if content.is_some_and(|content| !is_text(&content)) {
-            let message = format!("must be a text of 1 to {MAX_MESSAGE} bytes");
-            fields.complain("message", message);
-        }
+        let content = read_message(fields, content);
         Some((id?.to_owned(), content?.to_owned()))
     })?;
     let missing = ["runId", "message"].map(|name| problem(name, "is required"));
