@@ -112,7 +112,7 @@ const events = [
   event(1, "run.started", { repoUrl: "r" }),
   event(2, "captain.message", { content: "ü€😀\u2028", role: "assistant" }),
   event(3, "later.version", { colour: "blue" }),
-  event(4, "run.completed", { totalCompleted: 1, totalFailed: 0, duration: 5, status: "completed" }),
+  event(4, "run.completed", { totalCompleted: 1, totalFailed: 0, refineriesCompleted: 1, refineriesFailed: 0, duration: 5, status: "completed" }),
 ];
 
 /** Events after this cursor as the bridge writes them, with keep-alives and empty lines between. */

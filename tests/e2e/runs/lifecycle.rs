@@ -41,6 +41,21 @@ async fn a_run_goes_from_the_interview_to_a_proved_merge() {
         of(&events, "plan.finalized"),
         [&json!({"totalTasks": 3, "totalRefineries": 1, "specCount": 1})]
     );
+    let finished = of(&events, "run.completed")[0];
+    let counts = [
+        "totalCompleted",
+        "totalFailed",
+        "refineriesCompleted",
+        "refineriesFailed",
+    ];
+    assert_eq!(
+        counts.map(|name| &finished[name]),
+        [3, 0, 1, 0],
+        "{finished}"
+    );
+    let done = of(&events, "task.completed").into_iter();
+    let done = done.filter(|data| data["taskId"] != "refinery-final");
+    assert_eq!(finished["totalCompleted"], done.count(), "{finished}");
     let said = of(&events, "captain.message");
     assert_eq!(
         said[0],

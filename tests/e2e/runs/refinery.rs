@@ -105,6 +105,18 @@ async fn only_commits_that_pass_the_checks_are_pushed() {
     assert_eq!(record["status"], "failed", "{record}");
     let error = record["tasks"]["refinery-final"]["error"].as_str().unwrap();
     assert!(error.contains("`test -e a.txt` failed"), "{error}");
+    let finished = of(&events(api, &run).await, "run.completed")[0].clone();
+    let counts = [
+        "totalCompleted",
+        "totalFailed",
+        "refineriesCompleted",
+        "refineriesFailed",
+    ];
+    assert_eq!(
+        counts.map(|name| &finished[name]),
+        [1, 0, 0, 1],
+        "{finished}"
+    );
     let branches = origin.git(&[
         "--git-dir=origin.git",
         "branch",

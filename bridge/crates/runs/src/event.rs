@@ -172,8 +172,13 @@ pub enum Event {
     },
     #[serde(rename = "run.completed")]
     RunCompleted {
+        /// Tasks, as `plan.finalized` counts them.
         total_completed: usize,
         total_failed: usize,
+        #[serde(default)]
+        refineries_completed: usize,
+        #[serde(default)]
+        refineries_failed: usize,
         /// Milliseconds since the run was created.
         duration: u64,
         status: End,

@@ -47,6 +47,8 @@ fn unattached(context: &Context, error: &git::Error) -> Event {
         None => Event::RunCompleted {
             total_completed: 0,
             total_failed: 0,
+            refineries_completed: 0,
+            refineries_failed: 0,
             duration: context.state.elapsed_ms(context.inner.clock.now()),
             status: End::Failed,
             error: Some(reason),

@@ -41,13 +41,18 @@ export interface ForgeEventData {
   "run.reopened": { budget?: Budget };
   /** The last event of a run, unless it is reopened. */
   "run.completed": {
+    /** Tasks, as `totalTasks` of `plan.finalized` counts them. */
     totalCompleted: number;
     totalFailed: number;
+    refineriesCompleted: number;
+    refineriesFailed: number;
     /** Milliseconds. */
     duration: number;
     status: "completed" | "failed" | "cancelled";
     error?: string;
   };
+  /** The Captain is asked to speak first, without a message of the user. */
+  "captain.greeting": Record<string, never>;
   "captain.user_message": { content: string };
   "captain.message": { content: string; role: "assistant" };
   "captain.tool_call": { toolName: string; args: Record<string, unknown>; callId: string };

@@ -435,13 +435,18 @@ impl Transition {
                 )]
             }
             Transition::Complete { end, error } => {
-                let count =
-                    |of: fn(&Task) -> bool| state.tasks.values().filter(|task| of(task)).count();
+                let is_completed =
+                    |task: &Task| task.is_integrated() || task.status == TaskStatus::Done;
+                let count = |is_refinery: bool, of: fn(&Task) -> bool| {
+                    let tasks = state.tasks.values();
+                    let tasks = tasks.filter(|task| task.is_refinery() == is_refinery);
+                    tasks.filter(|task| of(task)).count()
+                };
                 let completed = Event::RunCompleted {
-                    total_completed: count(|task| {
-                        task.is_integrated() || task.status == TaskStatus::Done
-                    }),
-                    total_failed: count(|task| task.is_exhausted),
+                    total_completed: count(false, is_completed),
+                    total_failed: count(false, |task| task.is_exhausted),
+                    refineries_completed: count(true, is_completed),
+                    refineries_failed: count(true, |task| task.is_exhausted),
                     duration: elapsed_ms,
                     status: (*end).into(),
                     error: error.clone(),

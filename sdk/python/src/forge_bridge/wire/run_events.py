@@ -13,24 +13,24 @@ __all__ = [
     "MergeProof", "ForgeEventBase", "RunStartedEventData", "RunStartedEvent", "RunAttachedEventData",
     "RunAttachedEvent", "RunExecutingEvent", "RunPausedEventData", "RunPausedEvent", "RunResumedEventData",
     "RunResumedEvent", "RunCancellingEvent", "RunWaitingEventData", "RunWaitingEvent", "RunReopenedEventData",
-    "RunReopenedEvent", "RunCompletedEventData", "RunCompletedEvent", "RunCaptainUserMessageEventData",
-    "RunCaptainUserMessageEvent", "RunCaptainMessageEventData", "RunCaptainMessageEvent",
-    "RunCaptainToolCallEventData", "RunCaptainToolCallEvent", "RunCaptainToolResultEventData",
-    "RunCaptainToolResultEvent", "RunPlanFinalizedEventData", "RunPlanFinalizedEvent", "RunPlanApprovedEvent",
-    "RunPlanReopenedEvent", "RunTaskScheduledEventData", "RunTaskScheduledEvent", "RunTaskStartedEventData",
-    "RunTaskStartedEvent", "RunTaskHeartbeatEventData", "RunTaskHeartbeatEvent", "RunTaskProgressEventData",
-    "RunTaskProgressEvent", "RunTaskCompletedEventData", "RunTaskCompletedEvent", "RunTaskFailedEventData",
-    "RunTaskFailedEvent", "RunTaskStaleEventData", "RunTaskStaleEvent", "RunTaskWaitingEventData",
-    "RunTaskWaitingEvent", "RunTaskStatusEventData", "RunTaskStatusEvent", "RunTaskPauseAckEventData",
-    "RunTaskPauseAckEvent", "RunTaskRetriedEventData", "RunTaskRetriedEvent", "RunTaskExhaustedEventData",
-    "RunTaskExhaustedEvent", "RunToolCallEventData", "RunToolCallEvent", "RunToolResultEventData",
-    "RunToolResultEvent", "RunAgentStartedEventData", "RunAgentStartedEvent", "RunAgentEndedEventData",
-    "RunAgentEndedEvent", "RunArtifactWrittenEventData", "RunArtifactWrittenEvent", "RunBranchPushedEventData",
-    "RunBranchPushedEvent", "RunRefineryStartedEventData", "RunRefineryStartedEvent",
-    "RunRefineryConflictEventData", "RunRefineryConflictEvent", "RunRefineryTestsEventData",
-    "RunRefineryTestsEvent", "RunRefineryMergedEventData", "RunRefineryMergedEvent", "RunCrEmittedEventData",
-    "RunCrEmittedEvent", "RunCrResolvedEventData", "RunCrResolvedEvent", "RunDagOverlayAppliedEventData",
-    "RunDagOverlayAppliedEvent", "RunUsageEventData", "RunUsageEvent", "ForgeEvent"
+    "RunReopenedEvent", "RunCompletedEventData", "RunCompletedEvent", "RunCaptainGreetingEvent",
+    "RunCaptainUserMessageEventData", "RunCaptainUserMessageEvent", "RunCaptainMessageEventData",
+    "RunCaptainMessageEvent", "RunCaptainToolCallEventData", "RunCaptainToolCallEvent",
+    "RunCaptainToolResultEventData", "RunCaptainToolResultEvent", "RunPlanFinalizedEventData",
+    "RunPlanFinalizedEvent", "RunPlanApprovedEvent", "RunPlanReopenedEvent", "RunTaskScheduledEventData",
+    "RunTaskScheduledEvent", "RunTaskStartedEventData", "RunTaskStartedEvent", "RunTaskHeartbeatEventData",
+    "RunTaskHeartbeatEvent", "RunTaskProgressEventData", "RunTaskProgressEvent", "RunTaskCompletedEventData",
+    "RunTaskCompletedEvent", "RunTaskFailedEventData", "RunTaskFailedEvent", "RunTaskStaleEventData",
+    "RunTaskStaleEvent", "RunTaskWaitingEventData", "RunTaskWaitingEvent", "RunTaskStatusEventData",
+    "RunTaskStatusEvent", "RunTaskPauseAckEventData", "RunTaskPauseAckEvent", "RunTaskRetriedEventData",
+    "RunTaskRetriedEvent", "RunTaskExhaustedEventData", "RunTaskExhaustedEvent", "RunToolCallEventData",
+    "RunToolCallEvent", "RunToolResultEventData", "RunToolResultEvent", "RunAgentStartedEventData",
+    "RunAgentStartedEvent", "RunAgentEndedEventData", "RunAgentEndedEvent", "RunArtifactWrittenEventData",
+    "RunArtifactWrittenEvent", "RunBranchPushedEventData", "RunBranchPushedEvent", "RunRefineryStartedEventData",
+    "RunRefineryStartedEvent", "RunRefineryConflictEventData", "RunRefineryConflictEvent",
+    "RunRefineryTestsEventData", "RunRefineryTestsEvent", "RunRefineryMergedEventData", "RunRefineryMergedEvent",
+    "RunCrEmittedEventData", "RunCrEmittedEvent", "RunCrResolvedEventData", "RunCrResolvedEvent",
+    "RunDagOverlayAppliedEventData", "RunDagOverlayAppliedEvent", "RunUsageEventData", "RunUsageEvent", "ForgeEvent"
 ]
 
 class MergeProof(TypedDict):
@@ -121,7 +121,10 @@ class RunReopenedEvent(ForgeEventBase):
 
 class RunCompletedEventData(TypedDict):
     totalCompleted: int
+    """Tasks, as `totalTasks` of `plan.finalized` counts them."""
     totalFailed: int
+    refineriesCompleted: int
+    refineriesFailed: int
     duration: int
     """Milliseconds."""
     status: Literal["completed", "failed", "cancelled"]
@@ -132,6 +135,12 @@ class RunCompletedEvent(ForgeEventBase):
 
     type: Literal["run.completed"]
     data: RunCompletedEventData
+
+class RunCaptainGreetingEvent(ForgeEventBase):
+    """The Captain is asked to speak first, without a message of the user."""
+
+    type: Literal["captain.greeting"]
+    data: dict[str, Any]
 
 class RunCaptainUserMessageEventData(TypedDict):
     content: str
@@ -469,6 +478,7 @@ ForgeEvent: TypeAlias = Union[
     RunWaitingEvent,
     RunReopenedEvent,
     RunCompletedEvent,
+    RunCaptainGreetingEvent,
     RunCaptainUserMessageEvent,
     RunCaptainMessageEvent,
     RunCaptainToolCallEvent,
