@@ -71,8 +71,14 @@ pub fn check(nodes: &[Node]) -> Vec<Fault> {
         if node.is_refinery() && node.dependencies.is_empty() {
             fault("a refinery needs at least one dependency".to_owned());
         }
-        for id in &node.dependencies {
-            if *id == node.id {
+        for (index, id) in node.dependencies.iter().enumerate() {
+            let before = &node.dependencies[..index];
+            if before.contains(id) {
+                // Once is enough, however often it is repeated.
+                if before.iter().filter(|other| *other == id).count() == 1 {
+                    fault(format!("depends on {id:?} more than once"));
+                }
+            } else if *id == node.id {
                 fault("depends on itself".to_owned());
             } else if nodes.iter().all(|other| other.id != *id) {
                 fault(format!("depends on {id:?}, which is not in the graph"));

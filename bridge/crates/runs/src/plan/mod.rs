@@ -33,10 +33,10 @@ pub enum AgentType {
     Refinery,
 }
 
-/// Forms of an agent type on the wire.
+/// Forms of the type of a node on the wire.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Written {
+pub(crate) enum Written {
     Number(u8),
     Name(String),
 }
@@ -57,6 +57,43 @@ impl TryFrom<Written> for AgentType {
             other => Err(format!(
                 "{other:?} is not an agent type; expected 1, 2, 3 or \"refinery\""
             )),
+        }
+    }
+}
+
+impl AgentType {
+    /// Type of a node with the members `type`, which is `"task"`, `"refinery"` or an agent type, and `agentType`;
+    /// `otherwise` is the default of the latter.
+    pub(crate) fn of(
+        kind: Option<Written>,
+        agent_type: Option<Self>,
+        otherwise: Option<Self>,
+    ) -> Result<Self, String> {
+        let named = agent_type.or(otherwise);
+        let (found, is_right) = match kind {
+            None => return Ok(named.unwrap_or(Self::Worker)),
+            Some(Written::Name(name)) if name == "task" => {
+                let found = named.unwrap_or(Self::Worker);
+                (found, found != Self::Refinery)
+            }
+            Some(Written::Name(name)) if name == "refinery" => {
+                let found = named.unwrap_or(Self::Refinery);
+                (found, found == Self::Refinery)
+            }
+            Some(Written::Name(other)) if other.parse::<u8>().is_err() => {
+                return Err(format!(
+                    "the type {other:?} is neither \"task\" nor \"refinery\", 1, 2 or 3"
+                ));
+            }
+            Some(number) => {
+                let own = Self::try_from(number)?;
+                let found = agent_type.unwrap_or(own);
+                (found, found == own)
+            }
+        };
+        match is_right {
+            true => Ok(found),
+            false => Err(format!("its type and its agentType {found} do not agree")),
         }
     }
 }
@@ -85,26 +122,60 @@ impl fmt::Display for AgentType {
 
 /// Task document as the Captain writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "WrittenDocument")]
 pub struct TaskDocument {
     pub id: String,
     pub title: String,
-    #[serde(rename = "type", alias = "agentType", default = "worker")]
+    #[serde(rename = "type")]
     pub agent_type: AgentType,
-    #[serde(default)]
     pub dependencies: Vec<String>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub acceptance_criteria: Vec<String>,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub description: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub context: String,
-    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub instructions: String,
 }
 
-fn worker() -> AgentType {
-    AgentType::Worker
+/// Task document on the wire.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WrittenDocument {
+    id: String,
+    title: String,
+    #[serde(default, rename = "type")]
+    kind: Option<Written>,
+    #[serde(default, rename = "agentType")]
+    agent_type: Option<AgentType>,
+    #[serde(default)]
+    dependencies: Vec<String>,
+    #[serde(default)]
+    acceptance_criteria: Vec<String>,
+    #[serde(default)]
+    description: String,
+    #[serde(default)]
+    context: String,
+    #[serde(default)]
+    instructions: String,
+}
+
+impl TryFrom<WrittenDocument> for TaskDocument {
+    type Error = String;
+
+    fn try_from(written: WrittenDocument) -> Result<Self, String> {
+        Ok(Self {
+            agent_type: AgentType::of(written.kind, written.agent_type, None)?,
+            id: written.id,
+            title: written.title,
+            dependencies: written.dependencies,
+            acceptance_criteria: written.acceptance_criteria,
+            description: written.description,
+            context: written.context,
+            instructions: written.instructions,
+        })
+    }
 }
 
 impl TaskDocument {

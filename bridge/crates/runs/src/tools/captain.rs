@@ -64,7 +64,7 @@ struct Dag {
 struct DagNode {
     id: String,
     #[serde(default, rename = "type")]
-    kind: Option<String>,
+    kind: Option<Written>,
     #[serde(default)]
     agent_type: Option<AgentType>,
     #[serde(default)]
@@ -126,8 +126,11 @@ fn create_task(state: &State, args: &Value) -> Result<Effect, String> {
             dependencies.len()
         ));
     }
-    for id in dependencies {
+    for (index, id) in dependencies.iter().enumerate() {
         check_id(id).map_err(|message| format!("the dependencies: {message}"))?;
+        if dependencies[..index].contains(id) {
+            return Err(format!("the dependencies: {id:?} is named more than once"));
+        }
     }
     check_document(state, &document.render())?;
     if state.documents.len() == MAX_DOCUMENTS && !state.documents.contains_key(&document.id) {
@@ -203,26 +206,12 @@ fn complete(state: &State, node: DagNode, faults: &mut Vec<Fault>) -> Node {
         dependencies,
     } = node;
     let document = state.documents.get(&id);
-    let is_refinery = kind.as_deref() == Some("refinery");
-    let agent_type = agent_type
-        .or(document.map(|document| document.agent_type))
-        .unwrap_or(if is_refinery {
-            AgentType::Refinery
-        } else {
-            AgentType::Worker
-        });
+    let documented = document.map(|document| document.agent_type);
     let mut fault = |message: String| faults.push(Fault::at(&id, message));
-    match kind.as_deref() {
-        None => {}
-        Some("task") if agent_type != AgentType::Refinery => {}
-        Some("refinery") if agent_type == AgentType::Refinery => {}
-        Some("task" | "refinery") => fault(format!(
-            "its type and its agentType {agent_type} do not agree"
-        )),
-        Some(other) => fault(format!(
-            "the type {other:?} is neither \"task\" nor \"refinery\""
-        )),
-    }
+    let agent_type = AgentType::of(kind, agent_type, documented).unwrap_or_else(|message| {
+        fault(message);
+        documented.unwrap_or(AgentType::Worker)
+    });
     match document {
         Some(document) if document.agent_type != agent_type => {
             fault(format!(
@@ -264,7 +253,8 @@ fn document_schema() -> Value {
     json!({
         "type": "object",
         "properties": {
-            "id": text, "title": text, "type": agent_type(), "dependencies": ids(),
+            "id": text, "title": text, "type": {"enum": [1, 2, 3, "refinery", "task"]},
+            "agentType": agent_type(), "dependencies": ids(),
             "acceptance_criteria": {"type": "array", "items": text},
             "description": text, "context": text, "instructions": text
         },
