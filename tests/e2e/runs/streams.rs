@@ -293,6 +293,11 @@ async fn a_silent_stream_is_kept_alive_every_fifteen_seconds() {
     say(api, &run, &plan(&[task("a", &[], "write a.txt a")])).await;
     answers(api, &run, 1).await;
     let path = format!("/api/v1/runs/{run}/stream?after=now");
+    for accept in ["application/x-ndjson", "text/event-stream"] {
+        let stream = api.request(Method::GET, &path).header("accept", accept);
+        let stream = stream.send().await.unwrap();
+        assert_eq!(stream.headers()["cache-control"], "no-cache", "{accept}");
+    }
     let mut stream = api.request(Method::GET, &path).send().await.unwrap();
     let mut at = Vec::new();
     while at.len() < 3 {

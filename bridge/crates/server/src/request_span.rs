@@ -57,7 +57,8 @@ pub(super) async fn traced<F: Future<Output = Response>>(
         headers.insert(REQUEST_ID, text);
         let nosniff = HeaderValue::from_static("nosniff");
         headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
-        // Another policy is named by the files of the console, which hold no data, and by a run, which has an ETag.
+        // Another policy is named by the files of the console, which hold no data, by a run, which has an ETag, and by
+        // the stream of a run, whose header the public design names.
         let caching = headers.entry(header::CACHE_CONTROL);
         caching.or_insert(HeaderValue::from_static("no-store"));
         let status = response.status().as_u16();

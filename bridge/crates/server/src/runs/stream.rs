@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -38,7 +38,10 @@ pub(super) async fn stream(
         true => Framing::Sse,
         false => Framing::Ndjson,
     };
-    log.stream(follow, Dialect::Run { framing, core_only })
+    let mut answer = log.stream(follow, Dialect::Run { framing, core_only })?;
+    let caching = HeaderValue::from_static("no-cache");
+    answer.headers_mut().insert(header::CACHE_CONTROL, caching);
+    Ok(answer)
 }
 
 /// Page of events with the cursor after it.
