@@ -10,7 +10,7 @@ import pytest
 from clients import KINDS, Client
 from server import Answer, Request
 
-from forge_bridge import BridgeError
+from forge_bridge import BridgeError, ForgeSDK
 
 TEXTS = ["a", "ü€😀\u2028\u0085\r\n", ""]
 EVENTS = [
@@ -130,3 +130,21 @@ def test_the_stream_after_the_end_of_a_run_ends(serve: Any, kind: str, start: st
 
     assert Client(kind, serve(answer).url, runs=True).stream_events("r", after=start) == []
     assert streams == 2
+
+
+def test_a_reader_that_begins_again_after_the_end_of_a_run_asks_ever_more_rarely(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[int] = []
+
+    def backoff(failures: int, *_: Any) -> float:
+        ends.append(failures)
+        return 0.0
+
+    monkeypatch.setattr("forge_bridge._sync.stream.backoff", backoff)
+    ended = {"completedAt": "2026-01-01T00:00:00Z", "lastEventId": "log-3"}
+    server = serve(lambda request: Answer() if "/stream" in request.path else Answer(body=ended))
+    with ForgeSDK(server.url) as forge:
+        for _ in range(3):
+            assert list(forge.stream_events("r", after="log-3")) == []
+    assert ends == [1, 2, 3]

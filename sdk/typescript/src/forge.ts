@@ -1,10 +1,21 @@
 import { BridgeError } from "./errors.js";
 import type { Page, RunEventFilter, RunFilter, RunOptions } from "./filters.js";
+import { backoff, pause } from "./pause.js";
 import { type BridgeOptions, type CallOptions, type Init, type KeyedOptions, type Query, ask, body, call, json, openStream, query } from "./request.js";
 import { type StreamOptions, resume } from "./stream.js";
 import type { Budget, ChangeRequest, ForgeEvent, RunState, RunSummary, RunTask, RunVerification } from "./wire/index.js";
 
 export type Run = Pick<RunState, "runId" | "status">;
+
+/** Task of a list. */
+export type TaskSummary = RunTask;
+
+/** Body of an error answer of the routes for runs. */
+export interface ForgeError {
+  error: string;
+  code: string;
+  details?: unknown;
+}
 
 /** Task as it is shown alone: with the members that lists leave out. */
 export type TaskDetail = RunTask & Required<Pick<RunTask, "agents" | "artifacts">>;
@@ -35,6 +46,8 @@ export class ForgeAPIError extends BridgeError {
 /** Client of the routes for runs. Every method throws a {@link ForgeAPIError}. */
 export class ForgeSDK {
   readonly #options: BridgeOptions;
+  /** Streams in a row that ended without an event, by run. */
+  readonly #emptyEnds = new Map<string, number>();
 
   /** `baseUrl` is that of the bridge, with or without `/api/v1`. */
   constructor(baseUrl: string, options: Omit<BridgeOptions, "baseUrl"> = {}) {
@@ -59,7 +72,8 @@ export class ForgeSDK {
 
   /**
    * Yields the events of a run once each, over as many connections as needed: from the first one, or after `after`,
-   * to `run.completed`.
+   * to `run.completed`. After the last event of an ended run it ends after a pause, which doubles each time, so that a
+   * reader that begins again in a loop asks rarely.
    */
   async *streamEvents(runId: string, options: RunStreamOptions = {}): AsyncGenerator<ForgeEvent, void, void> {
     const { events, ...rest } = options;
@@ -78,10 +92,17 @@ export class ForgeSDK {
       const path = route(["runs", runId, "stream"], { after, events });
       return openStream(this.#options, path, signal).catch(rethrow);
     };
+    let isEmpty = true;
     for await (const event of resume(open, rest, (event: ForgeEvent) => event.eventId)) {
+      if (isEmpty) this.#emptyEnds.delete(runId);
+      isEmpty = false;
       yield event;
       if (event.type === "run.completed") return;
     }
+    if (!isEmpty) return;
+    const ends = (this.#emptyEnds.get(runId) ?? 0) + 1;
+    this.#emptyEnds.set(runId, ends);
+    await pause(backoff(ends, rest.maxPauseMs ?? 10_000), rest.signal);
   }
 
   /** Returns a page of the events of a run, oldest first; `nextCursor` is the `after` of the next page. */
@@ -133,7 +154,7 @@ export class ForgeSDK {
   }
 
   /** Returns the tasks in the order of the plan. */
-  listTasks(runId: string, options: CallOptions = {}): Promise<RunTask[]> {
+  listTasks(runId: string, options: CallOptions = {}): Promise<TaskSummary[]> {
     return this.#json(["runs", runId, "tasks"], call(options));
   }
 

@@ -2,7 +2,7 @@ export { type AwaitOptions, type AwaitedRequest, Bridge, type SignalProperty } f
 export { BridgeError, type BridgeFailure, type ClientCode } from "./errors.js";
 export { type ExternalReference } from "./external.js";
 export * from "./filters.js";
-export { ForgeAPIError, ForgeSDK, type Run, type RunStreamOptions, type TaskDetail } from "./forge.js";
+export { ForgeAPIError, type ForgeError, ForgeSDK, type Run, type RunStreamOptions, type TaskDetail, type TaskSummary } from "./forge.js";
 export { Management } from "./management.js";
 export { type BridgeOptions, type CallOptions, type KeyedOptions } from "./request.js";
 export { type StreamOptions } from "./stream.js";

@@ -1,6 +1,6 @@
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { afterEach, expect, test } from "vitest";
+import { afterEach, expect, test, vi } from "vitest";
 import { BridgeError, ForgeAPIError, type ForgeEvent, ForgeSDK } from "../src/index.js";
 
 type Handler = (request: IncomingMessage, response: ServerResponse) => void;
@@ -167,6 +167,23 @@ test("a stream that stays open ends after run.completed and asks no second time"
   expect(await read(forge.streamEvents("a", { events: "core" }))).toEqual(events);
   await new Promise((resolve) => setTimeout(resolve, 50));
   expect(asked).toEqual(["/api/v1/runs/a/stream?events=core"]);
+});
+
+test("a reader that begins again after an ended run asks ever more rarely", async () => {
+  let streams = 0;
+  const forge = await serve((request, response) => {
+    const isStream = request.url === "/api/v1/runs/a/stream?after=evt-4";
+    if (isStream) streams += 1;
+    response.end(isStream ? "" : JSON.stringify({ completedAt: "2026-01-01T00:00:00Z", lastEventId: "evt-4" }));
+  });
+  const timers = vi.spyOn(globalThis, "setTimeout");
+  for (let round = 0; round < 3; round += 1) await read(forge.streamEvents("a", { after: "evt-4", idleMs: 60_000 }));
+  // The timers of sockets are whole; a pause with jitter is not.
+  const pauses = timers.mock.calls.map(([, ms]) => ms ?? 0).filter((ms) => !Number.isInteger(ms));
+  timers.mockRestore();
+  expect(streams).toBe(3);
+  expect(pauses).toHaveLength(3);
+  [125, 250, 500].forEach((least, round) => expect(pauses[round]).toBeGreaterThanOrEqual(least));
 });
 
 test("a stream after the last event of an ended run ends", async () => {

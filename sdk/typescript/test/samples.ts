@@ -79,6 +79,15 @@ try {
 
 // What the samples leave out, and what they rely on.
 import { ForgeAPIError, type ForgeEvent } from '@forge/sdk';
+import type { ChangeRequest, EventType, ForgeError, Run, RunState, TaskDetail, TaskSummary } from '@forge/sdk/runs';
+
+// Each type that the design names, with a member of it.
+export type Named = [
+  ChangeRequest['impact'], ForgeError['code'], Run['runId'], RunState['dag'], TaskDetail['artifacts'], TaskSummary['dependencies'],
+];
+export const finished: EventType = 'run.completed';
+// @ts-expect-error -- there is no such type.
+export const misspelt: EventType = 'run.complete';
 
 declare const runId: string;
 

@@ -13,7 +13,7 @@ from typing_extensions import Self
 from ..errors import BridgeError
 from ..page import Page, StartedRun
 from ..wire import Budget, ChangeRequest, ForgeEvent, RunState, RunStatus, RunSummary, RunTask, RunVerification
-from .stream import IDLE_SECONDS, OnState, resume
+from .stream import IDLE_SECONDS, OnState, pause_after_end, resume
 from .transport import AsyncTransport, at, decode
 
 
@@ -34,6 +34,8 @@ class AsyncForgeSDK:
     ) -> None:
         base = base_url.rstrip("/").removesuffix("/api/v1")
         self._http = AsyncTransport(base, token, timeout, max_retries, http)
+        # Streams in a row that ended without an event, by run.
+        self._empty_ends: dict[str, int] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,17 +59,19 @@ class AsyncForgeSDK:
         plan_review: bool | None = None,
         approval: Literal["user", "auto"] | None = None,
         budget: Budget | None = None,
+        message: str | None = None,
         idempotency_key: str | None = None,
         timeout: float | None = None,
     ) -> StartedRun:
         """Attaches a repository and begins the interview with the Captain.
 
-        `ref` is the branch or tag to begin with; `model` and `provider` are those of all steps. With `plan_review`
-        the plan waits for `approve_plan`; with the approval `auto` change requests are approved at once.
+        `ref` is the branch, tag or whole id of a commit to begin with; `model` and `provider` are those of all steps.
+        With `plan_review` the plan waits for `approve_plan`; with the approval `auto` change requests are approved at
+        once. With a `message` to the Captain it does not speak first.
         """
         body = {
             "repoUrl": repo_url, "ref": ref, "model": model, "provider": provider, "planReview": plan_review,
-            "approval": approval, "budget": budget,
+            "approval": approval, "budget": budget, "message": message,
         }  # fmt: skip
         given = {name: value for name, value in body.items() if value is not None}
         return await self._http.json("POST", "/api/v1/runs", body=given, key=idempotency_key, timeout=timeout)
@@ -97,7 +101,10 @@ class AsyncForgeSDK:
         on_state: OnState | None = None,
     ) -> AsyncIterator[ForgeEvent]:
         """Yields the events of a run once each, over as many connections as needed: from the first one, or after
-        `after`, to `run.completed`. `core` leaves out the types that the public design of runs does not name."""
+        `after`, to `run.completed`. `core` leaves out the types that the public design of runs does not name.
+
+        After the last event of an ended run it ends after a pause, which doubles each time, so that a reader that
+        begins again in a loop asks rarely."""
         now: str | None = None
         last: str | None = None
 
@@ -119,10 +126,17 @@ class AsyncForgeSDK:
             ) as response:
                 yield response
 
+        is_empty = True
         async for event in resume(open, after, "eventId", on_state):
+            if is_empty:
+                self._empty_ends.pop(run_id, None)
+            is_empty = False
             yield event
             if event["type"] == "run.completed":
                 return
+        if is_empty:
+            self._empty_ends[run_id] = self._empty_ends.get(run_id, 0) + 1
+            await pause_after_end(self._empty_ends[run_id])
 
     async def list_events(
         self,

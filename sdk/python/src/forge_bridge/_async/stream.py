@@ -48,6 +48,11 @@ async def resume(open: Open, after: str | None, cursor: str, on_state: OnState |
         await asyncio.sleep(backoff(failures, LONGEST_PAUSE) if failure.retry_after is None else failure.retry_after)
 
 
+async def pause_after_end(ends: int) -> None:
+    """Pauses after this number of streams in a row that ended without an event."""
+    await asyncio.sleep(backoff(ends, LONGEST_PAUSE))
+
+
 async def events(response: httpx.Response) -> AsyncIterator[Any]:
     """Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped, since it
     is sent again."""

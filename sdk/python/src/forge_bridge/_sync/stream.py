@@ -48,6 +48,11 @@ def resume(open: Open, after: str | None, cursor: str, on_state: OnState | None)
         time.sleep(backoff(failures, LONGEST_PAUSE) if failure.retry_after is None else failure.retry_after)
 
 
+def pause_after_end(ends: int) -> None:
+    """Pauses after this number of streams in a row that ended without an event."""
+    time.sleep(backoff(ends, LONGEST_PAUSE))
+
+
 def events(response: httpx.Response) -> Iterator[Any]:
     """Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped, since it
     is sent again."""
