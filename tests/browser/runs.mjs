@@ -161,6 +161,8 @@ export async function runSteps({ page, main, step, sure, accessible, runs, repos
     await rows.nth(2).waitFor({ state: "detached" });
     await page.getByLabel("State").selectOption("failed");
     await main.getByText("No matches.").waitFor();
+    await page.goto(completed.replace("#/run/", "#/runs/"));
+    await main.locator(".badge").getByText("completed", { exact: true }).first().waitFor();
     await page.goto(`${runs}/#/run/run_0`);
     await main.getByRole("alert").getByText("RUN_NOT_FOUND").first().waitFor();
   });

@@ -8,13 +8,15 @@ export interface Route {
 }
 
 const NOT_FOUND = "not-found";
+/** Pages that list records, and the page of one: `#/runs/ID` is `#/run/ID`. */
+const RECORDS: Record<string, string> = { runs: "run", dispatches: "dispatch" };
 
 function read(): Route {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const [page = "", ...rest] = path.split("/");
   try {
     const id = decodeURIComponent(rest.join("/")) || undefined;
-    return { page: page || "now", id, query: new URLSearchParams(query) };
+    return { page: (id && RECORDS[page]) || page || "now", id, query: new URLSearchParams(query) };
   } catch {
     // A percent sign that begins no UTF-8 character: no link of the console has one.
     return { page: NOT_FOUND, id: undefined, query: new URLSearchParams() };

@@ -58,28 +58,21 @@ function RunTable({ items }: { items: RunSummary[] }) {
 
 const NEW = { repoUrl: "", message: "", model: "", ref: "", provider: "", planReview: false };
 
-/** Starts a run, and sends the first message of its interview; offers the repositories of `known` runs. */
+/** Starts a run, with the first message of its interview; offers the repositories of `known` runs. */
 function Start({ known }: { known: RunSummary[] }) {
   const [form, setForm] = useState(NEW);
   const [problem, setProblem] = useState<unknown>();
-  /** Run that was started although its message was not sent. */
-  const [started, setStarted] = useState<string>();
   const [sending, setSending] = useState(false);
   const set = (name: keyof typeof NEW) => (event: Event) => setForm({ ...form, [name]: (event.currentTarget as HTMLInputElement).value });
   const start = async () => {
-    const { repoUrl, message, planReview, ...texts } = form;
-    const given = Object.fromEntries(Object.entries(texts).filter(([, value]) => value !== ""));
+    const { repoUrl, planReview, ...texts } = form;
+    const given = Object.fromEntries(Object.entries(texts).filter(([, value]) => value.trim() !== ""));
     const { runId } = await forge.createRun(repoUrl, { ...given, ...(planReview && { planReview }) });
-    if (message.trim() !== "") {
-      setStarted(runId);
-      await forge.sendCaptainMessage(runId, message);
-    }
     location.hash = link("run", runId);
   };
   const submit = (event: Event) => {
     event.preventDefault();
     setProblem(undefined);
-    setStarted(undefined);
     setSending(true);
     start().catch(setProblem).finally(() => setSending(false));
   };
@@ -98,14 +91,13 @@ function Start({ known }: { known: RunSummary[] }) {
         <summary>More</summary>
         <div class="stack">
           <div class="pair">
-            <label>Branch or tag <input value={form.ref} onInput={set("ref")} placeholder="the default branch" /></label>
+            <label>Branch, tag or commit <input value={form.ref} onInput={set("ref")} placeholder="the default branch" /></label>
             <label>Adapter <input value={form.provider} onInput={set("provider")} placeholder="runs.provider of the configuration" /></label>
           </div>
           <label class="check"><input type="checkbox" checked={form.planReview} onChange={(event) => setForm({ ...form, planReview: event.currentTarget.checked })} /> Approve the plan before it is executed</label>
         </div>
       </details>
       <Problem error={problem} />
-      {problem !== undefined && started && <p class="notice warn">The run was started, its message was not sent. <a href={link("run", started)}>Show the run</a></p>}
       <div class="actions"><button type="submit" class="primary" disabled={sending}>Start a run</button></div>
     </form>
   );
