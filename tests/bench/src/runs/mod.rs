@@ -119,6 +119,7 @@ impl Bench<'_> {
         let root = origin.root().display().to_string();
         let settings = [
             ("BRIDGE_RUNS_LOCAL_ROOTS", root.clone()),
+            ("BRIDGE_RUNS_GREETING", "none".into()),
             ("BRIDGE_RUNS_PROVIDER", "echo".to_owned()),
             ("BRIDGE_RUNS_MODEL", "run".to_owned()),
             ("BRIDGE_RUNS_MAX_PARALLEL", self.plan.at_once.to_string()),
