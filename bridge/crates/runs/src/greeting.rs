@@ -136,6 +136,7 @@ mod tests {
             session_id: None,
             tokens: 0,
             cost_usd: 0.0,
+            repeats: false,
         };
         let [greet, first, second] = [
             Action::Record(vec![Transition::Greet]),
@@ -177,7 +178,7 @@ mod tests {
         {
             let events: Vec<_> = events.into_iter().cloned().collect();
             let state = run(greeting, &events);
-            let found = decide(&state, 8);
+            let found = decide(&state, 8, Timestamp::UNIX_EPOCH).actions;
             assert_eq!(found.iter().collect::<Vec<_>>(), wanted, "{number}");
         }
     }

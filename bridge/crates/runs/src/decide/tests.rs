@@ -60,6 +60,7 @@ impl Simulation {
                 session_id: None,
                 tokens: 0,
                 cost_usd: 0.0,
+                repeats: false,
             },
         );
         let mut nodes = Vec::new();

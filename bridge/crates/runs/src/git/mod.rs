@@ -153,6 +153,8 @@ impl Error {
             | Self::Moved { .. }
             | Self::NotThere { .. }
             | Self::NameTaken { .. }
+            | Self::Hook(_)
+            | Self::ForeignHook(_)
             | Self::DefaultBranch(_) => Outlook::Refused,
             Self::Address(_)
             | Self::Remote(_)
@@ -164,7 +166,10 @@ impl Error {
             Self::Missing(_)
             | Self::BadId(_)
             | Self::NoRef(_)
+            | Self::NoCommit(_)
+            | Self::NoHead(_)
             | Self::Empty
+            | Self::Shallow
             | Self::NotProved(_)
             | Self::TooLarge(_)
             | Self::Failed { .. }
