@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::conflict;
 use crate::files::{failed, workspace};
-use crate::order::{Order, instructions};
+use crate::order::{Order, Side, instructions, is_conflict};
 use crate::run::text_of;
 use crate::suspended::Suspended;
 
@@ -74,6 +74,7 @@ pub(crate) async fn obey(
     request: &ExecutionRequest,
     session_id: String,
     suspended: &Suspended,
+    settle: Option<Side>,
     events: &Events,
     mut messages: Messages,
 ) -> Result<ExecutionResult> {
@@ -94,6 +95,9 @@ pub(crate) async fn obey(
     let session = json!({ "sessionId": session_id });
     let session = AdapterEvent::new("session.updated").with(session);
     events.send(session).await;
+    if let Some(side) = settle.filter(|_| is_conflict(&request.message)) {
+        agent.follow(Order::Resolve(side)).await?;
+    }
     for result in &request.tool_results {
         if !agent.script.answered.contains(&result.tool_call_id) {
             agent.script.answered.push(result.tool_call_id.clone());

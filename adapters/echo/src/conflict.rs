@@ -1,5 +1,6 @@
-//! Conflicts that git has marked in files.
+//! Conflicts: those that git has marked in files, and those whose sides are files of their own.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -37,11 +38,75 @@ pub(crate) fn resolve(folder: &Folder, side: Side) -> Result<Vec<String>> {
             resolved.push(name);
         }
     }
+    for path in unmarked(folder.path()).map_err(|error| failed("list", ".", &error))? {
+        let name = path.to_string_lossy().into_owned();
+        let chosen = choose(&folder.path().join(&path), side);
+        chosen.map_err(|error| failed("resolve", &name, &error))?;
+        resolved.push(name);
+    }
     Ok(resolved)
 }
 
-/// Relative paths of the regular files below a folder, without git's own, in order.
+/// Paths beside which there is a side, in order.
+fn unmarked(root: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let all = entries(root)?;
+    let sides = all.iter().filter(|path| {
+        let end = path.extension();
+        end.is_some_and(|end| end == "ours" || end == "theirs")
+    });
+    Ok(sides.map(|path| path.with_extension("")).collect())
+}
+
+/// Puts one side at a path, or one after the other, and removes their files. A side without a file has nothing there, or
+/// a folder.
+fn choose(path: &Path, side: Side) -> io::Result<()> {
+    let of = |end: &str| {
+        let mut name = path.as_os_str().to_owned();
+        name.push(end);
+        let file = PathBuf::from(name);
+        file.symlink_metadata().is_ok().then_some(file)
+    };
+    let (ours, theirs) = (of(".ours"), of(".theirs"));
+    let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    let kept = match (side, &ours, &theirs) {
+        (Side::Ours, ours, _) => ours.as_ref(),
+        (Side::Theirs, _, theirs) => theirs.as_ref(),
+        (Side::Both, Some(ours), Some(theirs)) => {
+            if !ours.is_symlink() && !theirs.is_symlink() {
+                let content = [fs::read(ours)?, fs::read(theirs)?].concat();
+                fs::write(ours, content)?;
+            }
+            Some(ours)
+        }
+        (Side::Both, ours, theirs) => ours.as_ref().or(theirs.as_ref()).filter(|_| !is_folder),
+    };
+    if let Some(kept) = kept {
+        if is_folder {
+            fs::remove_dir_all(path)?;
+        }
+        fs::rename(kept, path)?;
+    }
+    for file in [&ours, &theirs].into_iter().flatten() {
+        match fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Relative paths of the regular files below a folder that can have markers, in order.
 fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut files = entries(root)?;
+    files.retain(|path| {
+        let found = root.join(path).symlink_metadata();
+        found.is_ok_and(|found| found.is_file() && found.len() < LARGEST_BYTES)
+    });
+    Ok(files)
+}
+
+/// Relative paths of everything but folders below a folder, without git's own, in order.
+fn entries(root: &Path) -> io::Result<Vec<PathBuf>> {
     let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder)? {
@@ -49,7 +114,7 @@ fn files(root: &Path) -> io::Result<Vec<PathBuf>> {
             let kind = entry.file_type()?;
             if kind.is_dir() && entry.file_name() != ".git" {
                 folders.push(entry.path());
-            } else if kind.is_file() && entry.metadata()?.len() < LARGEST_BYTES {
+            } else if !kind.is_dir() {
                 let path = entry.path();
                 files.push(path.strip_prefix(root).unwrap_or(&path).to_owned());
             }
@@ -119,6 +184,40 @@ mod tests {
         for (side, wanted) in table {
             let kept = keep(CONFLICT, side).unwrap();
             assert_eq!(String::from_utf8(kept).unwrap(), wanted, "{side:?}");
+        }
+    }
+
+    #[test]
+    fn a_side_that_is_a_file_is_put_at_its_path() {
+        // Files with their text, where `/` is a folder with a file; then what is left.
+        for (files, side, wanted) in [
+            (&["f.ours o", "f.theirs t"][..], Side::Ours, "f o"),
+            (&["f.ours o", "f.theirs t"], Side::Theirs, "f t"),
+            (&["f.ours o", "f.theirs t"], Side::Both, "f ot"),
+            (&["f.ours o"], Side::Theirs, ""),
+            (&["f.ours o"], Side::Both, "f o"),
+            (&["f/in i", "f.theirs t"], Side::Theirs, "f t"),
+            (&["f/in i", "f.theirs t"], Side::Ours, "f/in i"),
+            (&["f/in i", "f.theirs t"], Side::Both, "f/in i"),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            for file in files {
+                let (name, text) = file.split_once(' ').unwrap();
+                let path = folder.path().join(name);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            let resolved = resolve(&Folder::open(folder.path()).unwrap(), side).unwrap();
+            assert_eq!(resolved, ["f"], "{files:?}");
+            let left = entries(folder.path()).unwrap().into_iter().map(|path| {
+                let text = fs::read_to_string(folder.path().join(&path)).unwrap();
+                format!("{} {text}", path.display())
+            });
+            assert_eq!(
+                left.collect::<Vec<_>>().join("\n"),
+                wanted,
+                "{files:?} {side:?}"
+            );
         }
     }
 

@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use forge_adapter_api::{AdapterError, Result};
+use serde::Deserialize;
 use serde_json::Value;
 
+/// Heading of what an agent has to settle in a merge.
+const CONFLICT: &str = "## Conflict";
 /// Heading of the instructions in a task document.
 const HEADING: &str = "## Instructions";
 
@@ -43,7 +46,8 @@ pub(crate) enum Order {
 }
 
 /// Lines of a conflict that stay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum Side {
     Ours,
     Theirs,
@@ -119,6 +123,12 @@ pub(crate) fn instructions(message: &str) -> Vec<String> {
     };
     let is_part = |line: &&str| !found || !(line.starts_with("## ") || line.starts_with("# "));
     below.take_while(is_part).map(str::to_owned).collect()
+}
+
+/// True for a message that has conflicts, and no instructions that say how to settle them.
+pub(crate) fn is_conflict(message: &str) -> bool {
+    let has = |heading| message.lines().any(|line| line.trim_end() == heading);
+    has(CONFLICT) && !has(HEADING)
 }
 
 #[cfg(test)]

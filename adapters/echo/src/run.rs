@@ -182,7 +182,16 @@ impl Echo {
             return Ok(captain::turn(request, session_id, events).await);
         }
         let messages = run.messages(&request.execution_id);
-        agent::obey(request, session_id, &self.suspended, events, messages).await
+        let settle = self.settings.settle;
+        agent::obey(
+            request,
+            session_id,
+            &self.suspended,
+            settle,
+            events,
+            messages,
+        )
+        .await
     }
 
     /// Hands calls back until `rounds` rounds are answered, then returns the last answers.

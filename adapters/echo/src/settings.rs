@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use forge_adapter_api::{CostTier, Health, HealthStatus, LatencyProfile, OutputStrategy, Profile};
 use serde::Deserialize;
 
+use crate::order::Side;
+
 /// The reported profile and health. Unknown members are ignored: they are environment variables.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(default)]
@@ -19,6 +21,8 @@ pub(crate) struct Settings {
     /// Status returned by the health check.
     health: HealthStatus,
     health_message: Option<String>,
+    /// Side of conflicts that an agent of model `run` keeps if its message has no instructions.
+    pub(crate) settle: Option<Side>,
     /// File that receives a line for each execution when it begins.
     pub(crate) journal: Option<PathBuf>,
 }
@@ -48,6 +52,7 @@ impl Default for Settings {
             latency_profile: LatencyProfile::Fast,
             health: HealthStatus::Healthy,
             health_message: None,
+            settle: None,
             journal: None,
         }
     }
