@@ -86,7 +86,7 @@ FILES = {
         "ChangeRequest",
         "RunVerification",
     ],
-    "run_events": ["MergeProof", "ForgeEventData"],
+    "run_events": ["ConflictKind", "ConflictedFile", "PathDecision", "MergeProof", "ForgeEventData"],
 }
 # Pages and envelopes, which the clients unpack, the body of a new run, which is arguments, and what tools send.
 UNUSED = {

@@ -1,58 +1,9 @@
 //! Merges, conflicts, and proofs.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::symlink;
 
 use super::*;
-
-#[tokio::test]
-async fn a_conflict_is_resolved_in_a_checkout_and_proved() {
-    let bed = Bed::new(Push::Never).await;
-    let repository = bed.attach().await;
-    let one = bed
-        .work(&repository, "one", "shared.txt", "ONE\ntwo\nthree\n")
-        .await;
-    let two = bed
-        .work(&repository, "two", "shared.txt", "1\ntwo\nthree\n")
-        .await;
-    let inputs = [one.clone(), two.clone()];
-    let Merge::Conflict(conflict) = repository.merge(repository.base(), &inputs).await.unwrap()
-    else {
-        panic!("it merged");
-    };
-    assert_eq!((&conflict.onto, &conflict.input), (&one.commit, &two));
-    assert_eq!(conflict.paths, ["shared.txt"]);
-
-    let branch = Branch::of_attempt("run_1", "refinery-1", 1).unwrap();
-    repository.start(&branch, &conflict.onto).await.unwrap();
-    let checkout = repository.checkout(&branch).await.unwrap();
-    checkout
-        .write(&conflict.onto, &conflict.tree)
-        .await
-        .unwrap();
-    let left = fs::read_to_string(checkout.folder().join("shared.txt")).unwrap();
-    assert!(left.contains("<<<<<<< "), "{left}");
-    let parents = [two.commit.clone()];
-    let open = checkout.commit(&message(), &parents).await.unwrap().commit;
-    assert_eq!(
-        repository.unresolved(&open, &conflict.paths).await.unwrap(),
-        conflict.paths
-    );
-    write(checkout.folder(), "shared.txt", "ONE 1\ntwo\nthree\n");
-    let resolved = checkout.commit(&message(), &parents).await.unwrap().commit;
-    assert_eq!(
-        checkout.commit(&message(), &parents).await.unwrap().commit,
-        resolved
-    );
-    assert!(
-        repository
-            .unresolved(&resolved, &conflict.paths)
-            .await
-            .unwrap()
-            .is_empty()
-    );
-    assert_eq!(done(repository.merge(&resolved, &inputs).await), resolved);
-    repository.prove(&resolved, &inputs).await.unwrap();
-}
 
 #[tokio::test]
 async fn what_a_child_has_done_is_written_into_the_folder_of_its_parent() {
@@ -104,8 +55,9 @@ async fn a_result_without_an_input_is_not_proved_and_a_copied_patch_is() {
     let one = bed.work(&repository, "one", "one.txt", "1").await;
     let two = bed.work(&repository, "two", "two.txt", "2").await;
     let inputs = [one.clone(), two.clone()];
+    let none = BTreeSet::new();
     let missing = repository
-        .prove(&one.commit, &inputs)
+        .prove(&one.commit, &inputs, &none)
         .await
         .unwrap_err()
         .to_string();
@@ -120,14 +72,13 @@ async fn a_result_without_an_input_is_not_proved_and_a_copied_patch_is() {
     let copy = repository.checkout(&branch).await.unwrap();
     write(copy.folder(), "two.txt", "2");
     let copied = commit(&copy).await.commit;
-    let proof = repository.prove(&copied, &inputs).await.unwrap();
-    assert_eq!(
-        proof.inputs,
-        [
-            (one.clone(), Presence::Ancestor),
-            (two.clone(), Presence::Patch)
-        ]
-    );
+    let proof = repository.prove(&copied, &inputs, &none).await.unwrap();
+    let found: Vec<_> = proof
+        .claims
+        .iter()
+        .map(|claim| (&claim.input, claim.presence))
+        .collect();
+    assert_eq!(found, [(&one, Presence::Ancestor), (&two, Presence::Patch)]);
 
     // A merge that keeps nothing of the other side has its commit, and one that was made of a merge has no patch.
     let merged = done(
@@ -139,5 +90,5 @@ async fn a_result_without_an_input_is_not_proved_and_a_copied_patch_is() {
         branch: two.branch,
         commit: merged,
     };
-    assert!(repository.prove(&copied, &[of_merge]).await.is_err());
+    assert!(repository.prove(&copied, &[of_merge], &none).await.is_err());
 }

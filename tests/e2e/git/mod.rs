@@ -1,6 +1,7 @@
 //! Repositories of runs, with the real git under the supervisor, in temporary folders.
 
 mod begin;
+mod conflict;
 pub(crate) mod hostile;
 mod killed;
 mod local;

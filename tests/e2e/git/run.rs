@@ -41,10 +41,23 @@ async fn work_is_merged_proved_and_published_and_the_users_checkout_stays() {
         merged,
         "nothing to merge"
     );
+    repository
+        .keep_onto(&merged, repository.base())
+        .await
+        .unwrap();
     repository.publish(&target, None, &merged).await.unwrap();
-    let proof = repository.prove(&merged, &inputs).await.unwrap();
+    let proof = repository
+        .prove(&merged, &inputs, &Default::default())
+        .await
+        .unwrap();
     let presence = Presence::Ancestor;
-    assert_eq!(proof.inputs, [(one, presence), (two, presence)]);
+    let claims = proof.claims.iter();
+    assert!(
+        claims
+            .clone()
+            .all(|claim| claim.presence == presence && claim.changed == 1)
+    );
+    assert!(claims.map(|claim| &claim.input).eq(&inputs));
     assert_eq!(
         bed.files(&merged),
         [".gitignore", "one.txt", "shared.txt", "two.txt"]

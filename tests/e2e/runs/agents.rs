@@ -97,7 +97,7 @@ async fn work_that_conflicts_stays_on_the_branch_of_its_agent() {
     let (_, a) = api.get(&format!("/api/v1/runs/{run}/tasks/a")).await;
     let walkthrough = a["walkthrough"].as_str().unwrap();
     let told = format!(
-        "its changes conflict with yours in own.txt; they are on the branch forge/{run}/a/1."
+        "its changes conflict with yours in own.txt (add/add); they are on the branch forge/{run}/a/1."
     );
     assert!(walkthrough.contains(&told), "{walkthrough}");
     let files = origin.git(&["--git-dir=origin.git", "ls-tree", "--name-only", &target]);

@@ -67,10 +67,10 @@ const MEMBERS: &[(&str, &str)] = &[
     ("artifact.written", "path type"),
     ("branch.pushed", "taskId branch ref"),
     ("refinery.started", "taskId dependencyCount"),
-    ("refinery.conflict", "taskId branch paths"),
+    ("refinery.conflict", "taskId branch paths onto commit files"),
     (
         "refinery.merged",
-        "taskId mergedBranches conflicts + resultRef proof",
+        "taskId mergedBranches conflicts + resultRef proof ontoRef decisions",
     ),
     (
         "usage",
@@ -89,6 +89,7 @@ const FURTHER: &[(&str, &str)] = &[
     ("run.waiting", "cause reason until"),
     ("run.reopened", "budget?"),
     ("refinery.tests", "taskId passed failed skipped report?"),
+    ("refinery.settled", "taskId branch? commit decisions"),
 ];
 
 /// Types of events that belong to an attempt.

@@ -58,7 +58,7 @@ async fn a_conflict_that_no_agent_settles_fails_the_refinery() {
     let record = ended(api, &run).await;
     assert_eq!(record["status"], "failed", "{record}");
     let error = record["tasks"]["refinery-final"]["error"].as_str().unwrap();
-    assert_eq!(error, "the agent left conflicts in same.txt");
+    assert_eq!(error, "the agent left conflicts in same.txt (add/add)");
     let events = events(api, &run).await;
     assert!(of(&events, "refinery.merged").is_empty());
     assert_eq!(of(&events, "task.exhausted").len(), 1);

@@ -11,6 +11,7 @@ use crate::decide::{MAX_FAILURES, changed};
 use crate::event::{Event, TaskStatus};
 use crate::git::{self, Branch, CommitId, Input, Merge, Message, Outlook, Repository};
 use crate::plan::AgentType;
+use crate::settlement::{self, Unsettled};
 use crate::state::Task;
 use crate::step::{self, NotSubmitted, Outcome, StepError};
 use crate::wait::{Cause, Trouble};
@@ -32,8 +33,16 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
         Err(error) => return failed(context, task, attempt, &error.to_string()),
     };
     let checkout = match check_out(context, task, &branch).await {
-        Ok(Ok(checkout)) => checkout,
-        Ok(Err(conflict)) => return failed(context, task, attempt, &conflict),
+        Ok(Begun::Checkout(checkout)) => checkout,
+        Ok(Begun::Conflict(conflict)) => {
+            let at = conflict.onto.clone();
+            let unsettled = Unsettled {
+                conflict: Some(conflict),
+                failed: None,
+            };
+            let started = settlement::start(context, task, attempt, &at, unsettled).await;
+            return started.unwrap_or_else(|error| troubled(context, task, attempt, &error));
+        }
         Err(error) => return troubled(context, task, attempt, &error),
     };
     let document = match context.document(task).await {
@@ -72,37 +81,40 @@ pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
     }
 }
 
-/// Checkout of an attempt; the text says which branches conflict.
-async fn check_out(
-    context: &Context,
-    task: &str,
-    branch: &Branch,
-) -> Result<Result<git::Checkout, String>, git::Error> {
+/// Beginning of an attempt.
+enum Begun {
+    Checkout(git::Checkout),
+    /// The results of the dependencies do not merge by themselves.
+    Conflict(git::Conflict),
+}
+
+/// Checkout of an attempt with the results of its dependencies.
+async fn check_out(context: &Context, task: &str, branch: &Branch) -> Result<Begun, git::Error> {
     let repository = context.repository().await?;
-    if repository.tip(branch).await?.is_none() {
-        let mut onto = repository.base().clone();
-        let mut inputs = Vec::new();
-        for id in context.state.dependencies(task) {
-            match context.state.tasks.get(id) {
-                Some(before) if before.is_refinery() => {
-                    let target = context.target()?;
-                    onto = repository.tip(&target).await?.unwrap_or(onto);
-                }
-                Some(before) => inputs.extend(input(context, id, before)),
-                None => {}
-            }
+    let tip = repository.tip(branch).await?;
+    let onto = tip.as_ref().unwrap_or(repository.base());
+    match repository.merge(onto, &inputs(context, task)?).await? {
+        Merge::Done(commit) => {
+            repository.start(branch, &commit).await?;
+            repository.checkout(branch).await.map(Begun::Checkout)
         }
-        match repository.merge(&onto, &inputs).await? {
-            Merge::Done(commit) => repository.start(branch, &commit).await?,
-            Merge::Conflict(conflict) => {
-                let (of, paths) = (&conflict.input.branch, conflict.paths.join(", "));
-                return Ok(Err(format!(
-                    "the results of the dependencies do not merge: {of} conflicts in {paths}"
-                )));
-            }
-        };
+        Merge::Conflict(conflict) => Ok(Begun::Conflict(conflict)),
     }
-    repository.checkout(branch).await.map(Ok)
+}
+
+/// Results of the dependencies of a task: branches of attempts, and merges of refineries.
+pub(crate) fn inputs(context: &Context, task: &str) -> Result<Vec<Input>, git::Error> {
+    let target = context.target()?;
+    let before = context.state.dependencies(task).iter();
+    let found = before.filter_map(|id| {
+        let before = context.state.tasks.get(id)?;
+        let mut input = input(context, id, before)?;
+        if before.is_refinery() {
+            input.branch = target.clone();
+        }
+        Some(input)
+    });
+    Ok(found.collect())
 }
 
 /// Result of a task, for a merge.

@@ -166,6 +166,7 @@ impl State {
             | Event::AgentStarted { .. }
             | Event::AgentEnded { .. }
             | Event::RefineryConflict { .. }
+            | Event::RefinerySettled { .. }
             | Event::RefineryTests { .. }
             | Event::BranchPushed { .. } => self.fold_task(entry),
         }
@@ -384,7 +385,6 @@ impl State {
             Event::Usage {
                 agent, session_id, ..
             } => {
-                task.conflict = None;
                 task.failed_check = None;
                 if let Some(agent) = task.agents.get_mut(agent.unwrap_or(0)) {
                     agent.rounds += 1;
@@ -392,7 +392,14 @@ impl State {
                     agent.session = session_id.clone().or(agent.session.take());
                 }
             }
-            Event::RefineryConflict { branch, paths, .. } => {
+            Event::RefineryConflict {
+                branch,
+                paths,
+                onto,
+                commit,
+                files,
+                ..
+            } => {
                 for path in paths {
                     if !task.conflicts.contains(path) {
                         task.conflicts.push(path.clone());
@@ -400,8 +407,14 @@ impl State {
                 }
                 task.conflict = Some(Conflict {
                     branch: branch.clone(),
-                    paths: paths.clone(),
+                    onto: onto.clone(),
+                    commit: commit.clone(),
+                    files: files.clone(),
                 });
+            }
+            Event::RefinerySettled { decisions, .. } => {
+                task.conflict = None;
+                task.decisions.extend(decisions.iter().cloned());
             }
             Event::RefineryTests { report, .. } => task.failed_check = report.clone(),
             _ => {}

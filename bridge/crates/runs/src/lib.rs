@@ -23,6 +23,7 @@ pub mod plan;
 mod refinery;
 mod repository;
 pub mod request;
+mod settlement;
 pub mod state;
 mod step;
 mod takeover;

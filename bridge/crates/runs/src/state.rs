@@ -13,7 +13,7 @@ use forge_store::{self as store};
 
 use crate::agent::Agent;
 use crate::change::ChangeRequest;
-use crate::event::{CrStatus, End, TaskStatus};
+use crate::event::{ConflictedFile, CrStatus, End, PathDecision, TaskStatus};
 use crate::greeting::{Greeting, Interview};
 use crate::plan::{AgentType, Graph, Node, TaskDocument};
 use crate::request::Approval;
@@ -156,8 +156,11 @@ pub struct Task {
     pub subtasks: Vec<Subtask>,
     /// Paths that were in conflict.
     pub conflicts: Vec<String>,
-    /// For the next dispatch of a refinery's agent.
+    /// To be settled by the current dispatch, or the next one.
     pub conflict: Option<Conflict>,
+    /// Decisions of its agent in merges.
+    #[serde(default)]
+    pub decisions: Vec<PathDecision>,
     /// The check that failed, for the next dispatch of a refinery's agent.
     pub failed_check: Option<String>,
 }
@@ -171,11 +174,18 @@ pub struct Subtask {
     pub done: bool,
 }
 
-/// Input of a refinery that does not merge by itself.
+/// Input that does not merge by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conflict {
     pub branch: String,
-    pub paths: Vec<String>,
+    /// Commit that it does not merge into.
+    #[serde(default)]
+    pub onto: String,
+    /// Its commit.
+    #[serde(default)]
+    pub commit: String,
+    #[serde(default)]
+    pub files: Vec<ConflictedFile>,
 }
 
 impl Task {
@@ -213,12 +223,18 @@ impl Task {
             subtasks: Vec::new(),
             conflicts: Vec::new(),
             conflict: None,
+            decisions: Vec::new(),
             failed_check: None,
         }
     }
 
     pub fn is_refinery(&self) -> bool {
         self.agent_type == AgentType::Refinery
+    }
+
+    /// The dispatch of its agent settles a merge.
+    pub fn settles(&self) -> bool {
+        self.is_refinery() || self.conflict.is_some()
     }
 
     /// Its result can be used by others.

@@ -2,12 +2,61 @@
 import type { Budget } from "./requests.js";
 import type { AgentType, GraphEdge, TaskDocument, TaskStatus } from "./runs.js";
 
+/** Kind of a conflict. `unconflicted`: the agent has changed a path that merges by itself. */
+export type ConflictKind =
+  | "submodule"
+  | "file/directory"
+  | "distinct types"
+  | "rename/rename"
+  | "rename/delete"
+  | "modify/delete"
+  | "binary"
+  | "symlink"
+  | "mode"
+  | "add/add"
+  | "contents"
+  | "unconflicted";
+
+/** Path of a conflict. Without `ours` and `theirs` it has markers. */
+export interface ConflictedFile {
+  /** One that is not UTF-8 is quoted as git does it. */
+  path: string;
+  kind: ConflictKind;
+  /** File with the version of the merge so far, in the folder of the agent. */
+  ours?: string;
+  /** File with the version of the branch, in the folder of the agent. */
+  theirs?: string;
+}
+
+/** Path that an agent has decided in a merge. */
+export interface PathDecision {
+  /** One that is not UTF-8 is quoted as git does it. */
+  path: string;
+  kind: ConflictKind;
+  /**
+   * `ours` is the version of the merge so far, `theirs` that of the branch; each can be a removal. `both`: the
+   * marked parts of both sides.
+   */
+  decision: "ours" | "theirs" | "both" | "edited" | "removed";
+  /** Branch that did not merge by itself. */
+  branch?: string;
+  /** Commit that it did not merge into. */
+  onto?: string;
+  /** Commit of the agent. */
+  commit: string;
+}
+
 /** Place of an input in the result of a merge. */
 export interface MergeProof {
   branch: string;
   commit: string;
   /** The commit is an ancestor of the result, or its patch is there. */
   by: "ancestor" | "patch";
+  /**
+   * Number of paths that the input has changed since it left `ontoRef`. Each is in the result as in the input, was
+   * changed by another input or the target too, or has a decision.
+   */
+  changed: number;
 }
 
 /** `data` of a `RunEvent` by its `type`. */
@@ -151,7 +200,24 @@ export interface ForgeEventData {
     ref: string;
   };
   "refinery.started": { taskId: string; dependencyCount: number };
-  "refinery.conflict": { taskId: string; branch: string; paths: string[] };
+  "refinery.conflict": {
+    taskId: string;
+    branch: string;
+    paths: string[];
+    /** Commit that the branch does not merge into. */
+    onto: string;
+    /** Commit of the branch. */
+    commit: string;
+    files: ConflictedFile[];
+  };
+  "refinery.settled": {
+    taskId: string;
+    /** Branch that did not merge by itself. */
+    branch?: string;
+    /** Commit of the agent. */
+    commit: string;
+    decisions: PathDecision[];
+  };
   "refinery.tests": {
     taskId: string;
     passed: number;
@@ -167,6 +233,9 @@ export interface ForgeEventData {
     /** Commit of the target that was read back. */
     resultRef: string;
     proof: MergeProof[];
+    /** Commit of the target before the merge. */
+    ontoRef: string;
+    decisions: PathDecision[];
   };
   "cr.emitted": { crId: string; title: string; emittedBy: string };
   "cr.resolved": { crId: string; status: "approved" | "rejected" | "applied"; reason?: string };

@@ -51,7 +51,7 @@ pub(super) async fn adopt(
         }
         Merge::Conflict(conflict) => Ok(Err(format!(
             "its changes conflict with yours in {}; they are on the branch {branch}\n\n{}",
-            conflict.paths.join(", "),
+            conflict.names().join(", "),
             outcome.output
         ))),
     }

@@ -15,7 +15,7 @@ use crate::step::{self, NotSubmitted, Outcome, ToolCall};
 use crate::takeover::{Owner, Takeover};
 use crate::tools::agent::{self as tools, SPAWN_AGENT};
 use crate::wait::Trouble;
-use crate::{Artifact, Asks, Work, attempt, refinery};
+use crate::{Artifact, Asks, Work, attempt, settlement};
 
 const PROMPT: &str = include_str!("../prompts/task.md");
 const REFINERY_PROMPT: &str = include_str!("../prompts/refinery.md");
@@ -142,7 +142,7 @@ async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<Dispa
     let message = match place.find(&context.state) {
         _ if place.round == 0 => agent.instructions.clone(),
         Some((task, agent)) if agent.results.is_empty() => {
-            refinery::message(context, &place.task, task).await?
+            settlement::message(context, &place.task, task).await?
         }
         Some(_) | None => "The results of your tool calls.".to_owned(),
     };
@@ -194,10 +194,10 @@ async fn ended(context: &Context, place: &Place, outcome: Result<Outcome, String
     let Some(parent) = agent.parent.as_ref() else {
         let done = match outcome {
             Err(text) => return attempt::failed(context, task, *attempt, &text),
-            Ok(outcome) if outcome.error.is_some() || !known.is_refinery() => {
+            Ok(outcome) if outcome.error.is_some() || !known.settles() => {
                 attempt::finish(context, task, *attempt, &outcome).await
             }
-            Ok(outcome) => refinery::settle(context, task, *attempt, &outcome).await,
+            Ok(outcome) => settlement::settle(context, place, &outcome).await,
         };
         return match done {
             Ok(work) => work,

@@ -1,15 +1,18 @@
 //! Checkouts: folders in which agents and checks work.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use super::program::{Input, make_folder};
+use super::blobs::{Batches, next_blob};
+use super::conflict::Version;
+use super::program::make_folder;
 use super::repository::{FETCH, make_repository, remove_folder};
 use super::tree::{SUBMODULE, Tree};
-use super::{Branch, CommitId, Error, Repository};
+use super::{Branch, CommitId, Error, Input, Repository};
 
 const FILL: &str = r#"git "$@" && exec git reset --quiet --hard"#;
 
@@ -24,9 +27,30 @@ pub struct Checkout {
 impl Repository {
     /// Opens the folder of an attempt; a new one has the commit of its branch.
     pub async fn checkout(&self, branch: &Branch) -> Result<Checkout, Error> {
+        self.checkout_with(branch, &[], None).await
+    }
+
+    /// Opens the folder of an attempt; a new one has the commit of its branch, the files of the tree that an agent is
+    /// given to settle a conflict, and in its own repository the branches of the inputs.
+    pub async fn checkout_with(
+        &self,
+        branch: &Branch,
+        inputs: &[Input],
+        given: Option<&CommitId>,
+    ) -> Result<Checkout, Error> {
         let folder = self.folder().join("attempts").join(branch.below_run());
         if !fs::exists(&folder).map_err(|error| Error::file(&folder, error))? {
-            self.fill(&folder, branch.as_str(), &branch.full()).await?;
+            // Two refineries merge into the same branch; the later one contains the earlier one.
+            let branches: BTreeMap<_, _> = inputs
+                .iter()
+                .map(|input| (input.branch.as_str(), input.commit.as_str()))
+                .collect();
+            let source = branch.full();
+            let sources = branches
+                .into_iter()
+                .map(|(branch, commit)| (commit, branch));
+            let sources: Vec<_> = sources.chain([(&*source, branch.as_str())]).collect();
+            self.fill(&folder, &sources, given).await?;
         }
         Ok(Checkout {
             repository: self.clone(),
@@ -39,7 +63,8 @@ impl Repository {
     pub async fn folder_of(&self, commit: &CommitId) -> Result<PathBuf, Error> {
         let folder = self.folder().join("checks").join(commit.as_str());
         discard(folder.clone()).await?;
-        self.fill(&folder, "checks", commit.as_str()).await?;
+        self.fill(&folder, &[(commit.as_str(), "checks")], None)
+            .await?;
         Ok(folder)
     }
 
@@ -48,8 +73,15 @@ impl Repository {
         discard(self.folder().join("checks").join(commit.as_str())).await
     }
 
-    /// Makes a folder with a repository of its own, which shares no file with another one and has no remote.
-    async fn fill(&self, folder: &Path, branch: &str, source: &str) -> Result<(), Error> {
+    /// Makes a folder with a repository of its own, which shares no file with another one and has no remote. It has
+    /// these commits as branches, and that of the last one is checked out.
+    async fn fill(
+        &self,
+        folder: &Path,
+        sources: &[(&str, &str)],
+        given: Option<&CommitId>,
+    ) -> Result<(), Error> {
+        let branch = sources.last().map_or("", |(_, branch)| *branch);
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let new = folder.with_file_name(format!(".new-{name}"));
         discard(new.clone()).await?;
@@ -64,8 +96,14 @@ impl Repository {
         let fetch = fetch.env("GIT_WORK_TREE", new.to_string_lossy());
         let fetch = fetch.arg("--update-head-ok");
         let fetch = fetch.arg(self.bare().to_string_lossy());
-        let fetch = fetch.arg(format!("{source}:refs/heads/{branch}"));
+        let refs = sources.iter();
+        let refs = refs.map(|(source, branch)| format!("{source}:refs/heads/{branch}"));
+        let fetch = refs.fold(fetch, |fetch, refs| fetch.arg(refs));
         fetch.bytes().await?;
+        if let Some(given) = given {
+            let head = sources.last().map_or("", |(source, _)| *source);
+            write(self, &new, head, given).await?;
+        }
         fs::rename(&new, folder).map_err(|error| Error::file(folder, error))
     }
 }
@@ -87,52 +125,47 @@ impl Checkout {
     /// Changes the files of the folder by the difference of two commits or trees, as a merge does to a folder that has
     /// the former. Other files stay.
     pub async fn write(&self, former: &CommitId, latter: &CommitId) -> Result<(), Error> {
-        let git = |args: &[&str]| self.repository.step(args);
-        let trees = [former.as_str(), latter.as_str()];
-        let step = ["diff-tree", "-r", "-z", "--no-renames", trees[0], trees[1]];
-        let changes = git(&step).bytes().await?;
-        let unexpected = || Error::Unexpected("diff-tree");
-        let mut parts = parts(&changes);
-        let (mut removed, mut written, mut ids) = (Vec::new(), Vec::new(), String::new());
-        while let Some(line) = parts.next() {
-            let path = parts.next().ok_or_else(unexpected)?.to_vec();
-            let line = String::from_utf8_lossy(line);
-            let words: Vec<&str> = line.trim_start_matches(':').split(' ').collect();
-            match words[..] {
-                [_, SUBMODULE, ..] | [SUBMODULE, ..] => {}
-                [_, "000000", ..] => removed.push(path),
-                [_, mode, _, id, _] => {
-                    written.push((path, mode.to_owned()));
-                    ids += &format!("{id}\n");
-                }
-                _ => return Err(unexpected()),
-            }
-        }
-        let blobs = git(&["cat-file", "--batch"]).input(Input::Bytes(ids.into_bytes()));
-        let blobs = blobs.bytes().await?;
-        let folder = self.folder.clone();
-        let writing = spawn_blocking(move || {
-            let tree = Tree::open(&folder)?;
-            removed.iter().try_for_each(|path| tree.remove(path))?;
-            let mut rest = &blobs[..];
-            written.iter().try_for_each(|(path, mode)| {
-                let content = next_blob(&mut rest).ok_or(io::ErrorKind::UnexpectedEof)?;
-                tree.write(path, mode, content)
-            })
-        });
-        blocking(writing, &self.folder).await
+        write(&self.repository, &self.folder, former.as_str(), latter).await
     }
 }
 
-/// Takes the next object from the output of `cat-file --batch`: `<id> blob <size>`, the content, a line break.
-fn next_blob<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let end = rest.iter().position(|byte| *byte == b'\n')?;
-    let size = str::from_utf8(&rest[..end]).ok()?.rsplit(' ').next()?;
-    let begin = end + 1;
-    let end = begin.checked_add(size.parse().ok()?)?;
-    let content = rest.get(begin..end)?;
-    *rest = rest.get(end + 1..)?;
-    Some(content)
+async fn write(
+    repository: &Repository,
+    folder: &Path,
+    former: &str,
+    latter: &CommitId,
+) -> Result<(), Error> {
+    let changes = repository.changes(former, latter).await?;
+    let is_file = |version: &Version| version.mode != SUBMODULE;
+    let (mut removed, mut written) = (Vec::new(), Vec::new());
+    for (path, change) in changes {
+        match (change.former, change.latter) {
+            (Some(former), _) if !is_file(&former) => {}
+            (_, None) => removed.push(path),
+            (_, Some(latter)) if is_file(&latter) => written.push((path, latter)),
+            (_, Some(_)) => {}
+        }
+    }
+    let root = folder.to_owned();
+    let removing = spawn_blocking(move || {
+        let tree = Tree::open(&root)?;
+        removed.iter().try_for_each(|path| tree.remove(path))
+    });
+    blocking(removing, folder).await?;
+    let mut batches = Batches::new(written, |(_, version)| vec![version.id.clone()]);
+    while let Some((written, printed)) = batches.next(repository).await? {
+        let root = folder.to_owned();
+        let writing = spawn_blocking(move || {
+            let tree = Tree::open(&root)?;
+            let mut rest = &printed[..];
+            written.iter().try_for_each(|(path, version)| {
+                let content = next_blob(&mut rest).ok_or(io::ErrorKind::UnexpectedEof)?;
+                tree.write(path, &version.mode, content)
+            })
+        });
+        blocking(writing, folder).await?;
+    }
+    Ok(())
 }
 
 /// Splits an output of git that was asked for with `-z`.

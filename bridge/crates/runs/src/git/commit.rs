@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 
 use super::checkout::{blocking, parts};
+use super::conflict::{Conflict, Conflicted};
 use super::merge::{AUTHOR, EMAIL};
 use super::program::Input;
 use super::tree::{self, Entry, LINK, SUBMODULE, Tree};
@@ -57,6 +58,16 @@ impl Checkout {
     /// Commits what is in the folder to the branch of the attempt, besides ignored files. `merged` are further parents,
     /// as after a conflict that an agent has resolved.
     pub async fn commit(&self, message: &Message, merged: &[CommitId]) -> Result<Committed, Error> {
+        self.commit_on(message, merged, None).await
+    }
+
+    /// [`Self::commit`], with what the folder began with if that is no commit.
+    pub(super) async fn commit_on(
+        &self,
+        message: &Message,
+        merged: &[CommitId],
+        basis: Option<Basis<'_>>,
+    ) -> Result<Committed, Error> {
         let git = |args: &[&str]| self.repository.step(args);
         let tip = self.repository.tip(&self.branch).await?;
         let tip = tip.ok_or_else(|| Error::NoRef(self.branch.to_string()))?;
@@ -69,14 +80,22 @@ impl Checkout {
         }
         // The index is empty, so all files are listed, and none is looked for in a submodule.
         let index = self.repository.bare().join("no-index");
-        let list = git(&["ls-tree", "-r", "-z", "--full-tree", tip.as_str()]).script(LIST);
+        let conflict = basis.as_ref().and_then(|basis| basis.conflict);
+        let former = conflict.map_or(&tip, |conflict| &conflict.given).as_str();
+        let list = git(&["ls-tree", "-r", "-z", "--full-tree", former]).script(LIST);
         let list = list.env("GIT_INDEX_FILE", index.to_string_lossy());
         let list = list.env("GIT_WORK_TREE", self.folder.to_string_lossy());
         let listed = list.bytes().await?;
         let (folder, digits) = (self.folder.clone(), tip.as_str().len());
-        let (tracked, present) = files(&listed)?;
+        let (tracked, mut present) = files(&listed)?;
+        // A path that is absent until it is decided can be an ignored one.
+        let decided = conflict.into_iter().flat_map(|conflict| &conflict.paths);
+        present.extend(decided.map(|path| path.path.clone()));
         let comparing = spawn_blocking(move || compare(&folder, &tracked, &present, digits));
-        let found = blocking(comparing, &self.folder).await?;
+        let mut found = blocking(comparing, &self.folder).await?;
+        if let Some(conflict) = conflict {
+            found.remove_sides(conflict);
+        }
         let changed = found.removed.iter().chain(&found.written);
         let mut committed = Committed {
             changed: changed.map(|path| shown(path)).collect(),
@@ -84,7 +103,7 @@ impl Checkout {
             commit: tip,
         };
         match committed.changed.len() {
-            0 if parents.is_empty() => return Ok(committed),
+            0 if parents.is_empty() && conflict.is_none() => return Ok(committed),
             number if number > CHANGES => {
                 return Err(Error::TooLarge(format!("the change of {number} files")));
             }
@@ -93,13 +112,18 @@ impl Checkout {
         let text = message.text.replace('\0', " ");
         let mut head = format!(
             "feature done\ncommit {}\nmark :1\ncommitter {AUTHOR} <{EMAIL}> {} +0000\ndata {}\n{text}\nfrom {}\n",
-            self.branch.full(),
+            basis
+                .as_ref()
+                .map_or_else(|| self.branch.full(), |basis| basis.name.to_owned()),
             message.seconds,
             text.len(),
             committed.commit,
         );
         for parent in parents {
             head += &format!("merge {parent}\n");
+        }
+        if let Some(conflict) = conflict {
+            head += &format!("M 040000 {} \"\"\n", conflict.given);
         }
         let mut head = head.into_bytes();
         for path in &found.removed {
@@ -118,12 +142,36 @@ impl Checkout {
     }
 }
 
+/// Beginning of a commit of an agent that settles a merge.
+pub(super) struct Basis<'a> {
+    /// The conflict whose tree the folder began with; `None`: it began with the commit of the branch.
+    pub(super) conflict: Option<&'a Conflict>,
+    /// Ref of the commit, in place of the branch.
+    pub(super) name: &'a str,
+}
+
 /// Difference between a folder and a commit.
 #[derive(Default)]
 struct Comparison {
     removed: Vec<Vec<u8>>,
     written: Vec<Vec<u8>>,
     left_out: Vec<LeftOut>,
+}
+
+impl Comparison {
+    /// Removes the files of sides that an agent has left beside a path that it has decided.
+    fn remove_sides(&mut self, conflict: &Conflict) {
+        let written: BTreeSet<&Vec<u8>> = self.written.iter().collect();
+        let removed: BTreeSet<&Vec<u8>> = self.removed.iter().collect();
+        let decided = conflict.paths.iter();
+        let decided = decided.filter(|path| written.contains(&path.path));
+        let files = decided
+            .flat_map(Conflicted::side_files)
+            .map(|(file, _)| file);
+        let files = files.filter(|file| !written.contains(file) && !removed.contains(file));
+        let files: Vec<_> = files.cloned().collect();
+        self.removed.extend(files);
+    }
 }
 
 /// Mode and id of each path.

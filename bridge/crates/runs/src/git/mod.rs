@@ -16,13 +16,18 @@ use std::time::Duration;
 
 use forge_net::SendError;
 
+mod blobs;
+mod changes;
 mod checkout;
 mod commit;
+mod conflict;
+mod decision;
 mod hooks;
 mod lock;
 mod merge;
 mod name;
 mod program;
+mod proof;
 mod publish;
 mod remote;
 mod repository;
@@ -32,10 +37,13 @@ mod url;
 
 pub use self::checkout::Checkout;
 pub use self::commit::{Committed, LeftOut, Message};
+pub use self::conflict::{Conflict, Conflicted, Form, Kind, Version, shown as shown_path};
+pub use self::decision::{Decided, Decision, Settled};
 pub use self::hooks::LocalHooks;
-pub use self::merge::{Conflict, Input, Merge, Presence, Proof};
+pub use self::merge::{Input, Merge};
 pub use self::name::{BadId, Branch, CommitId, check_task_id};
 pub use self::program::{Git, Setup};
+pub use self::proof::{Claim, Presence, Proof};
 pub use self::remote::{Push, Remotes};
 pub use self::repository::Repository;
 pub(crate) use self::url::ByUrl;
@@ -110,6 +118,11 @@ pub enum Error {
     DefaultBranch(Branch),
     #[error("the result does not contain: {}", .0.join(", "))]
     NotProved(Vec<String>),
+    #[error(
+        "{} cannot be merged: checkouts have no submodules; let one task change each of them",
+        .0.join(", ")
+    )]
+    Submodules(Vec<String>),
     #[error("{0} is too large")]
     TooLarge(String),
     #[error("git {step} did not end within {limit:?}")]
@@ -171,6 +184,7 @@ impl Error {
             | Self::Empty
             | Self::Shallow
             | Self::NotProved(_)
+            | Self::Submodules(_)
             | Self::TooLarge(_)
             | Self::Failed { .. }
             | Self::Unexpected(_)

@@ -260,9 +260,14 @@ impl Repository {
 
     /// Commit of a branch of the run; `None` if there is no such branch.
     pub async fn tip(&self, branch: &Branch) -> Result<Option<CommitId>, Error> {
-        // Git keeps a branch that it has written in a file, until refs are packed, which nothing does here. Reading it
+        self.get_ref(&branch.full()).await
+    }
+
+    /// Object of a ref of the run, by its full name.
+    pub(super) async fn get_ref(&self, name: &str) -> Result<Option<CommitId>, Error> {
+        // Git keeps a ref that it has written in a file, until refs are packed, which nothing does here. Reading it
         // spares a process in each step of an attempt.
-        match fs::read_to_string(self.bare().join(branch.full())) {
+        match fs::read_to_string(self.bare().join(name)) {
             Ok(text) => {
                 if let Some(commit) = CommitId::parse(text.trim_end()) {
                     return Ok(Some(commit));
@@ -275,7 +280,7 @@ impl Repository {
             }
             Err(_) => {}
         }
-        let step = self.step(&["rev-parse", "--verify", "--quiet", &branch.full()]);
+        let step = self.step(&["rev-parse", "--verify", "--quiet", name]);
         let output = step.run().await?;
         match output.code {
             0 => Ok(CommitId::parse(
@@ -284,6 +289,11 @@ impl Repository {
             1 => Ok(None),
             _ => Err(output.failure()),
         }
+    }
+
+    /// Writes a ref that no remote knows, by its full name.
+    pub(super) async fn set_ref(&self, name: &str, to: &CommitId) -> Result<(), Error> {
+        Lock::take(self.bare().join(name), to).await?.apply()
     }
 
     /// Creates a branch at a commit, unless it exists. Returns its commit.

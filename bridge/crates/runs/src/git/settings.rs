@@ -7,7 +7,7 @@ use super::CommitId;
 
 /// Settings of every step, stronger than those of any repository: no hook, monitor, submodule, redirect or helper, and
 /// nothing in the background.
-pub(super) const SETTINGS: [(&str, &str); 24] = [
+pub(super) const SETTINGS: [(&str, &str); 25] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
     // The rules for addresses decide which repositories are used, and nothing that they contain is run.
@@ -31,6 +31,8 @@ pub(super) const SETTINGS: [(&str, &str); 24] = [
     ("fetch.fsck.missingSpaceBeforeDate", "ignore"),
     ("gc.auto", "0"),
     ("maintenance.auto", "false"),
+    // What a folder is renamed to is no question of a merge.
+    ("merge.directoryRenames", "false"),
     ("credential.helper", ""),
     ("http.followRedirects", "false"),
     ("http.lowSpeedLimit", "1"),

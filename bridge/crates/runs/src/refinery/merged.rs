@@ -8,20 +8,18 @@ use crate::check::Checked;
 use crate::context::Context;
 use crate::decide::changed;
 use crate::event::{Event, Evidence, Proved, TaskStatus};
-use crate::git::{self, CommitId, Input, Presence};
+use crate::git::{self, Claim, Presence, Proof};
 use crate::state::Task;
 
 /// Events of a merge that was pushed, with its proof.
-pub(super) async fn merged(
+pub(super) fn merged(
     context: &Context,
     (refinery, attempt, from): (&str, u32, TaskStatus),
     Inputs { tasks, inputs }: &Inputs,
-    commit: &CommitId,
+    proof: &Proof,
     tests: Option<Checked>,
 ) -> Result<Work, git::Error> {
     failpoint::point("run.merged");
-    let repository = context.repository().await?;
-    let proof = repository.prove(commit, inputs).await?;
     let target = context.target()?;
     let of = |task: &str| context.state.tasks.get(task);
     let mut entries = Vec::new();
@@ -31,7 +29,7 @@ pub(super) async fn merged(
         Event::BranchPushed {
             task_id: refinery.to_owned(),
             branch: target.to_string(),
-            commit: commit.to_string(),
+            commit: proof.result.to_string(),
         },
     ));
     let is_ready = |task: &&Task| task.status == TaskStatus::MergeReady;
@@ -51,8 +49,10 @@ pub(super) async fn merged(
         task_id: refinery.to_owned(),
         merged_branches: branches.collect(),
         conflicts: of(refinery).map_or(Vec::new(), |task| task.conflicts.clone()),
-        result_ref: commit.to_string(),
-        proof: proof.inputs.iter().map(proved).collect(),
+        result_ref: proof.result.to_string(),
+        proof: proof.claims.iter().map(proved).collect(),
+        onto_ref: proof.onto.to_string(),
+        decisions: of(refinery).map_or(Vec::new(), |task| task.decisions.clone()),
     };
     entries.push((attempt, event));
     let way = [
@@ -69,11 +69,12 @@ pub(super) async fn merged(
     })
 }
 
-fn proved((input, presence): &(Input, Presence)) -> Proved {
+fn proved(claim: &Claim) -> Proved {
     Proved {
-        branch: input.branch.to_string(),
-        commit: input.commit.as_str().to_owned(),
-        by: match presence {
+        branch: claim.input.branch.to_string(),
+        commit: claim.input.commit.to_string(),
+        changed: claim.changed,
+        by: match claim.presence {
             Presence::Ancestor => Evidence::Ancestor,
             Presence::Patch => Evidence::Patch,
         },

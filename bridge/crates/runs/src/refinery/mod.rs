@@ -2,7 +2,6 @@
 //! are mechanical; an agent is asked for what git and the checks do not settle.
 
 mod merged;
-mod settle;
 
 use std::slice;
 
@@ -13,21 +12,21 @@ use crate::attempt::{failed, input, troubled};
 use crate::check::{self, Checked};
 use crate::context::Context;
 use crate::event::TaskStatus;
-use crate::git::{self, CommitId, Input, Merge};
+use crate::git::{self, CommitId, Input, Merge, Proof};
+use crate::settlement::{self, Unsettled};
 use merged::merged;
-pub(crate) use settle::{message, settle};
 
 /// Merges that are tried because the target moved.
 const MERGES: usize = 5;
 
 /// Inputs of a refinery with the tasks that they are from.
-struct Inputs {
+pub(crate) struct Inputs {
     tasks: Vec<String>,
-    inputs: Vec<Input>,
+    pub(crate) inputs: Vec<Input>,
 }
 
 impl Inputs {
-    fn of(context: &Context, refinery: &str) -> Self {
+    pub(crate) fn of(context: &Context, refinery: &str) -> Self {
         let graph = context.state.graph.as_ref();
         let nodes = graph.map_or(Vec::new(), |graph| graph.inputs(refinery));
         let found = nodes.into_iter().filter_map(|node| {
@@ -43,18 +42,11 @@ impl Inputs {
 enum Ending {
     /// Pushed, and read back.
     Merged {
-        commit: CommitId,
+        proof: Proof,
         tests: Option<Checked>,
     },
     /// An agent continues at a commit.
-    Agent { at: CommitId, task: Trouble },
-}
-
-/// Reasons to ask an agent.
-#[derive(Default)]
-struct Trouble {
-    conflict: Option<git::Conflict>,
-    failed: Option<Checked>,
+    Agent { at: CommitId, task: Unsettled },
 }
 
 /// Merges the inputs of a refinery, or what its agent has made of them.
@@ -67,15 +59,15 @@ pub(crate) async fn merge(context: &Context, refinery: &str, attempt: u32) -> Wo
         false => publish(context, refinery, &inputs.inputs, None).await,
     };
     let work = match done {
-        Ok(Ok(Ending::Merged { commit, tests })) => {
+        Ok(Ok(Ending::Merged { proof, tests })) => {
             let from = match is_settled {
                 true => TaskStatus::Done,
                 false => TaskStatus::Running,
             };
-            merged(context, (refinery, attempt, from), &inputs, &commit, tests).await
+            merged(context, (refinery, attempt, from), &inputs, &proof, tests)
         }
         Ok(Ok(Ending::Agent { at, task })) => {
-            settle::start(context, refinery, attempt, &at, task).await
+            settlement::start(context, refinery, attempt, &at, task).await
         }
         Ok(Err(text)) => return failed(context, refinery, attempt, &text),
         Err(error) => Err(error),
@@ -113,6 +105,10 @@ async fn publish(
     let target = context.target()?;
     let document = context.state.documents.get(refinery);
     let has_instructions = document.is_some_and(|document| document.has_instructions);
+    let all = Inputs::of(context, refinery);
+    let known = context.state.tasks.get(refinery);
+    let decisions = known.map_or(&[][..], |known| &known.decisions);
+    let decided = decisions.iter().map(|one| one.path.clone()).collect();
     let agent = |at, task| Ok(Ok(Ending::Agent { at, task }));
     for _ in 0..MERGES {
         let published = repository.fetch(&target).await?;
@@ -121,7 +117,7 @@ async fn publish(
         let commit = match repository.merge(onto, inputs).await? {
             Merge::Done(commit) => commit,
             Merge::Conflict(conflict) if settled.is_some() => {
-                let paths = conflict.paths.join(", ");
+                let paths = conflict.names().join(", ");
                 let text = format!("{target} has got changes that conflict in {paths}");
                 return Ok(Err(text));
             }
@@ -129,11 +125,11 @@ async fn publish(
                 let at = conflict.onto.clone();
                 let conflict = Some(conflict);
                 let failed = None;
-                return agent(at, Trouble { conflict, failed });
+                return agent(at, Unsettled { conflict, failed });
             }
         };
         if settled.is_none() && has_instructions {
-            return agent(commit, Trouble::default());
+            return agent(commit, Unsettled::default());
         }
         let tests = match settled {
             // It has passed them.
@@ -144,20 +140,23 @@ async fn publish(
             Some(tests) if tests.report.is_some() && settled.is_none() => {
                 let conflict = None;
                 let failed = Some(tests);
-                return agent(commit, Trouble { conflict, failed });
+                return agent(commit, Unsettled { conflict, failed });
             }
             Some(Checked {
                 report: Some(report),
                 ..
             }) => return Ok(Err(report)),
             tests => {
+                repository.keep_onto(&commit, onto).await?;
+                // Before it is pushed, since others can build on it then.
+                let proof = repository.prove(&commit, &all.inputs, &decided).await?;
                 let pushed = repository.publish(&target, published.as_ref(), &commit);
                 match pushed.await {
                     Err(git::Error::Moved { .. }) => {}
                     pushed => {
                         // Those of an agent's work were told when it ended.
                         let tests = tests.filter(|_| settled.is_none());
-                        return pushed.map(|_| Ok(Ending::Merged { commit, tests }));
+                        return pushed.map(|()| Ok(Ending::Merged { proof, tests }));
                     }
                 }
             }

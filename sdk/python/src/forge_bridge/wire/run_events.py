@@ -10,28 +10,73 @@ from .requests import Budget
 from .runs import AgentType, GraphEdge, TaskDocument, TaskStatus
 
 __all__ = [
-    "MergeProof", "ForgeEventBase", "RunStartedEventData", "RunStartedEvent", "RunAttachedEventData",
-    "RunAttachedEvent", "RunExecutingEvent", "RunPausedEventData", "RunPausedEvent", "RunResumedEventData",
-    "RunResumedEvent", "RunCancellingEvent", "RunWaitingEventData", "RunWaitingEvent", "RunReopenedEventData",
-    "RunReopenedEvent", "RunCompletedEventData", "RunCompletedEvent", "RunCaptainGreetingEvent",
-    "RunCaptainUserMessageEventData", "RunCaptainUserMessageEvent", "RunCaptainMessageEventData",
-    "RunCaptainMessageEvent", "RunCaptainToolCallEventData", "RunCaptainToolCallEvent",
-    "RunCaptainToolResultEventData", "RunCaptainToolResultEvent", "RunPlanFinalizedEventData",
-    "RunPlanFinalizedEvent", "RunPlanApprovedEvent", "RunPlanReopenedEvent", "RunTaskScheduledEventData",
-    "RunTaskScheduledEvent", "RunTaskStartedEventData", "RunTaskStartedEvent", "RunTaskHeartbeatEventData",
-    "RunTaskHeartbeatEvent", "RunTaskProgressEventData", "RunTaskProgressEvent", "RunTaskCompletedEventData",
-    "RunTaskCompletedEvent", "RunTaskFailedEventData", "RunTaskFailedEvent", "RunTaskStaleEventData",
-    "RunTaskStaleEvent", "RunTaskWaitingEventData", "RunTaskWaitingEvent", "RunTaskStatusEventData",
-    "RunTaskStatusEvent", "RunTaskPauseAckEventData", "RunTaskPauseAckEvent", "RunTaskRetriedEventData",
-    "RunTaskRetriedEvent", "RunTaskExhaustedEventData", "RunTaskExhaustedEvent", "RunToolCallEventData",
-    "RunToolCallEvent", "RunToolResultEventData", "RunToolResultEvent", "RunAgentStartedEventData",
-    "RunAgentStartedEvent", "RunAgentEndedEventData", "RunAgentEndedEvent", "RunArtifactWrittenEventData",
-    "RunArtifactWrittenEvent", "RunBranchPushedEventData", "RunBranchPushedEvent", "RunRefineryStartedEventData",
-    "RunRefineryStartedEvent", "RunRefineryConflictEventData", "RunRefineryConflictEvent",
+    "ConflictKind", "ConflictedFile", "PathDecision", "MergeProof", "ForgeEventBase", "RunStartedEventData",
+    "RunStartedEvent", "RunAttachedEventData", "RunAttachedEvent", "RunExecutingEvent", "RunPausedEventData",
+    "RunPausedEvent", "RunResumedEventData", "RunResumedEvent", "RunCancellingEvent", "RunWaitingEventData",
+    "RunWaitingEvent", "RunReopenedEventData", "RunReopenedEvent", "RunCompletedEventData", "RunCompletedEvent",
+    "RunCaptainGreetingEvent", "RunCaptainUserMessageEventData", "RunCaptainUserMessageEvent",
+    "RunCaptainMessageEventData", "RunCaptainMessageEvent", "RunCaptainToolCallEventData",
+    "RunCaptainToolCallEvent", "RunCaptainToolResultEventData", "RunCaptainToolResultEvent",
+    "RunPlanFinalizedEventData", "RunPlanFinalizedEvent", "RunPlanApprovedEvent", "RunPlanReopenedEvent",
+    "RunTaskScheduledEventData", "RunTaskScheduledEvent", "RunTaskStartedEventData", "RunTaskStartedEvent",
+    "RunTaskHeartbeatEventData", "RunTaskHeartbeatEvent", "RunTaskProgressEventData", "RunTaskProgressEvent",
+    "RunTaskCompletedEventData", "RunTaskCompletedEvent", "RunTaskFailedEventData", "RunTaskFailedEvent",
+    "RunTaskStaleEventData", "RunTaskStaleEvent", "RunTaskWaitingEventData", "RunTaskWaitingEvent",
+    "RunTaskStatusEventData", "RunTaskStatusEvent", "RunTaskPauseAckEventData", "RunTaskPauseAckEvent",
+    "RunTaskRetriedEventData", "RunTaskRetriedEvent", "RunTaskExhaustedEventData", "RunTaskExhaustedEvent",
+    "RunToolCallEventData", "RunToolCallEvent", "RunToolResultEventData", "RunToolResultEvent",
+    "RunAgentStartedEventData", "RunAgentStartedEvent", "RunAgentEndedEventData", "RunAgentEndedEvent",
+    "RunArtifactWrittenEventData", "RunArtifactWrittenEvent", "RunBranchPushedEventData", "RunBranchPushedEvent",
+    "RunRefineryStartedEventData", "RunRefineryStartedEvent", "RunRefineryConflictEventData",
+    "RunRefineryConflictEvent", "RunRefinerySettledEventData", "RunRefinerySettledEvent",
     "RunRefineryTestsEventData", "RunRefineryTestsEvent", "RunRefineryMergedEventData", "RunRefineryMergedEvent",
     "RunCrEmittedEventData", "RunCrEmittedEvent", "RunCrResolvedEventData", "RunCrResolvedEvent",
     "RunDagOverlayAppliedEventData", "RunDagOverlayAppliedEvent", "RunUsageEventData", "RunUsageEvent", "ForgeEvent"
 ]
+
+ConflictKind: TypeAlias = Literal[
+    "submodule",
+    "file/directory",
+    "distinct types",
+    "rename/rename",
+    "rename/delete",
+    "modify/delete",
+    "binary",
+    "symlink",
+    "mode",
+    "add/add",
+    "contents",
+    "unconflicted",
+]
+"""Kind of a conflict. `unconflicted`: the agent has changed a path that merges by itself."""
+
+class ConflictedFile(TypedDict):
+    """Path of a conflict. Without `ours` and `theirs` it has markers."""
+
+    path: str
+    """One that is not UTF-8 is quoted as git does it."""
+    kind: ConflictKind
+    ours: NotRequired[str]
+    """File with the version of the merge so far, in the folder of the agent."""
+    theirs: NotRequired[str]
+    """File with the version of the branch, in the folder of the agent."""
+
+class PathDecision(TypedDict):
+    """Path that an agent has decided in a merge."""
+
+    path: str
+    """One that is not UTF-8 is quoted as git does it."""
+    kind: ConflictKind
+    decision: Literal["ours", "theirs", "both", "edited", "removed"]
+    """`ours` is the version of the merge so far, `theirs` that of the branch; each can be a removal. `both`: the
+    marked parts of both sides.
+    """
+    branch: NotRequired[str]
+    """Branch that did not merge by itself."""
+    onto: NotRequired[str]
+    """Commit that it did not merge into."""
+    commit: str
+    """Commit of the agent."""
 
 class MergeProof(TypedDict):
     """Place of an input in the result of a merge."""
@@ -40,6 +85,10 @@ class MergeProof(TypedDict):
     commit: str
     by: Literal["ancestor", "patch"]
     """The commit is an ancestor of the result, or its patch is there."""
+    changed: int
+    """Number of paths that the input has changed since it left `ontoRef`. Each is in the result as in the input, was
+    changed by another input or the target too, or has a decision.
+    """
 
 class ForgeEventBase(TypedDict):
     """Event of a run."""
@@ -393,10 +442,27 @@ class RunRefineryConflictEventData(TypedDict):
     taskId: str
     branch: str
     paths: list[str]
+    onto: str
+    """Commit that the branch does not merge into."""
+    commit: str
+    """Commit of the branch."""
+    files: list[ConflictedFile]
 
 class RunRefineryConflictEvent(ForgeEventBase):
     type: Literal["refinery.conflict"]
     data: RunRefineryConflictEventData
+
+class RunRefinerySettledEventData(TypedDict):
+    taskId: str
+    branch: NotRequired[str]
+    """Branch that did not merge by itself."""
+    commit: str
+    """Commit of the agent."""
+    decisions: list[PathDecision]
+
+class RunRefinerySettledEvent(ForgeEventBase):
+    type: Literal["refinery.settled"]
+    data: RunRefinerySettledEventData
 
 class RunRefineryTestsEventData(TypedDict):
     taskId: str
@@ -417,6 +483,9 @@ class RunRefineryMergedEventData(TypedDict):
     resultRef: str
     """Commit of the target that was read back."""
     proof: list[MergeProof]
+    ontoRef: str
+    """Commit of the target before the merge."""
+    decisions: list[PathDecision]
 
 class RunRefineryMergedEvent(ForgeEventBase):
     type: Literal["refinery.merged"]
@@ -506,6 +575,7 @@ ForgeEvent: TypeAlias = Union[
     RunBranchPushedEvent,
     RunRefineryStartedEvent,
     RunRefineryConflictEvent,
+    RunRefinerySettledEvent,
     RunRefineryTestsEvent,
     RunRefineryMergedEvent,
     RunCrEmittedEvent,

@@ -10,6 +10,12 @@ use forge_base::event::NewEvent;
 use crate::plan::{AgentType, Edge, TaskDocument};
 use crate::wait::Cause;
 
+mod merge;
+mod value;
+
+pub use merge::{ConflictedFile, Evidence, PathDecision, Proved};
+pub use value::{ArtifactType, ContentType, End, HoldReason, PauseEffect, TaskStatus};
+
 /// An event with its time and the attempt that it belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
@@ -17,80 +23,6 @@ pub struct Entry {
     /// Number of the task's attempt; 0 if the event belongs to none.
     pub attempt: u32,
     pub event: Event,
-}
-
-/// Text or thinking of a model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ContentType {
-    Text,
-    Thinking,
-}
-
-/// Reason for which a run is paused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HoldReason {
-    User,
-    /// A change request waits for its approval.
-    Cr,
-}
-
-/// Effect of a pause on an agent that runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PauseEffect {
-    /// The agent was asked to end with what it has.
-    WrappingUp,
-    /// The agent was cancelled.
-    Cancelled,
-    /// The adapter takes no messages; the agent runs to its end.
-    Unsupported,
-}
-
-/// State of a task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum TaskStatus {
-    Pending,
-    Running,
-    Done,
-    MergeReady,
-    Merged,
-    Failed,
-    Stale,
-}
-
-/// End of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum End {
-    Completed,
-    Failed,
-    Cancelled,
-}
-
-/// Kind of an artifact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ArtifactType {
-    Spec,
-    Task,
-    Walkthrough,
-    Cr,
-    Dag,
-}
-
-impl ArtifactType {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Spec => "spec",
-            Self::Task => "task",
-            Self::Walkthrough => "walkthrough",
-            Self::Cr => "cr",
-            Self::Dag => "dag",
-        }
-    }
 }
 
 /// Last event of every run.
@@ -360,6 +292,23 @@ pub enum Event {
         task_id: String,
         branch: String,
         paths: Vec<String>,
+        /// Commit that the branch does not merge into.
+        #[serde(default)]
+        onto: String,
+        /// Commit of the branch.
+        #[serde(default)]
+        commit: String,
+        #[serde(default)]
+        files: Vec<ConflictedFile>,
+    },
+    /// An agent has decided a conflict, or has changed something else in a merge.
+    #[serde(rename = "refinery.settled")]
+    RefinerySettled {
+        task_id: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        branch: Option<String>,
+        commit: String,
+        decisions: Vec<PathDecision>,
     },
     /// Result of the configured checks.
     #[serde(rename = "refinery.tests")]
@@ -381,6 +330,11 @@ pub enum Event {
         result_ref: String,
         /// Evidence for each input.
         proof: Vec<Proved>,
+        /// Commit of the target before the merge.
+        #[serde(default)]
+        onto_ref: String,
+        #[serde(default)]
+        decisions: Vec<PathDecision>,
     },
     #[serde(rename = "cr.emitted")]
     CrEmitted {
@@ -438,24 +392,6 @@ pub enum CrStatus {
     Applied,
 }
 
-/// Evidence that one input is in the result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Proved {
-    pub branch: String,
-    pub commit: String,
-    pub by: Evidence,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Evidence {
-    /// The commit is an ancestor of the result.
-    Ancestor,
-    /// The result has the same patch.
-    Patch,
-}
-
 impl Event {
     /// Type and data, as stored.
     pub fn stored(&self, at: Timestamp) -> NewEvent {
@@ -491,6 +427,7 @@ impl Event {
             | Event::BranchPushed { task_id, .. }
             | Event::RefineryStarted { task_id, .. }
             | Event::RefineryConflict { task_id, .. }
+            | Event::RefinerySettled { task_id, .. }
             | Event::RefineryTests { task_id, .. }
             | Event::AgentStarted { task_id, .. }
             | Event::AgentEnded { task_id, .. }
