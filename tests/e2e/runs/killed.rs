@@ -9,14 +9,16 @@ use super::super::harness::process::{Home, Process};
 use super::*;
 
 /// Starts a run on a bridge that is killed at a point, and continues it on the next one; returns its end.
-async fn continued(
+pub(super) async fn continued(
     origin: &Origin,
+    settings: &str,
     point: &str,
     request: &Value,
     message: &str,
 ) -> (Process, Value) {
     let mut home = Home::new(&[]);
-    std::fs::write(home.dir.path().join("forge-bridge.toml"), origin.settings()).unwrap();
+    let settings = origin.settings() + settings;
+    std::fs::write(home.dir.path().join("forge-bridge.toml"), settings).unwrap();
     home.set("PATH", &std::env::var("PATH").unwrap());
     home.set(VARIABLE, point);
     let bridge = home.start();
@@ -73,7 +75,7 @@ async fn a_killed_bridge_continues_its_runs() {
             task("b", &["a"], "append a.txt two\nsay b"),
         ];
         let request = json!({"repoUrl": origin.url()});
-        let (bridge, record) = continued(&origin, &point, &request, &plan(&tasks)).await;
+        let (bridge, record) = continued(&origin, "", &point, &request, &plan(&tasks)).await;
         let run = record["runId"].as_str().unwrap();
         let events = events(&bridge.api, run).await;
         for id in ["a", "b", "refinery-final"] {
@@ -104,7 +106,7 @@ async fn a_killed_bridge_continues_agents_and_changes_of_the_plan() {
             typed("merge", json!("refinery"), &["a"], &format!("cr {change}")),
         ];
         let request = json!({"repoUrl": origin.url(), "approval": "auto"});
-        let (bridge, record) = continued(&origin, &point, &request, &plan(&tasks)).await;
+        let (bridge, record) = continued(&origin, "", &point, &request, &plan(&tasks)).await;
         let run = record["runId"].as_str().unwrap();
         let events = events(&bridge.api, run).await;
         // An attempt that was interrupted asks again in the next one.

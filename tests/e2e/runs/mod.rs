@@ -4,6 +4,7 @@
 mod agents;
 mod captain;
 mod greeting;
+mod conflicts;
 mod hostile;
 mod killed;
 mod lifecycle;
