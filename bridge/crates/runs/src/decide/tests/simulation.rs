@@ -1,5 +1,4 @@
-//! Runs with random plans, failures, agents that start agents, change requests, pauses and restarts: each ends, and no
-//! rule of the order is broken.
+//! A run whose work is done by the test.
 
 use std::time::Duration;
 
@@ -7,9 +6,8 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use super::*;
-use crate::command::Command;
-use crate::event::{Entry, HoldReason};
+use super::super::*;
+use crate::event::Entry;
 use crate::plan::AgentType;
 use crate::step::{Outcome as StepOutcome, StepError, ToolCall};
 use crate::tools::agent::{EMIT_CR, SPAWN_AGENT};
@@ -24,18 +22,18 @@ use serde_json::json;
 const MOST: usize = 4;
 
 /// A run whose work is done by the test.
-struct Simulation {
-    state: State,
-    log: Vec<Entry>,
-    in_flight: Vec<Action>,
+pub(super) struct Simulation {
+    pub(super) state: State,
+    pub(super) log: Vec<Entry>,
+    pub(super) in_flight: Vec<Action>,
     max_parallel: usize,
-    now: Timestamp,
+    pub(super) now: Timestamp,
     /// Time at which something that waits is due.
     wake: Option<Timestamp>,
 }
 
 impl Simulation {
-    fn new(edges: &[(usize, usize)], tasks: usize) -> Self {
+    pub(super) fn new(edges: &[(usize, usize)], tasks: usize) -> Self {
         let mut run = Self {
             state: State::new(Timestamp::UNIX_EPOCH, false, Approval::User),
             log: Vec::new(),
@@ -88,7 +86,7 @@ impl Simulation {
         run
     }
 
-    fn write(&mut self, attempt: u32, event: Event) {
+    pub(super) fn write(&mut self, attempt: u32, event: Event) {
         let entry = Entry {
             at: self.now,
             attempt,
@@ -113,7 +111,7 @@ impl Simulation {
     }
 
     /// Starts what is asked for and not in flight.
-    fn decide(&mut self) {
+    pub(super) fn decide(&mut self) {
         loop {
             let Decision { actions, wake } = decide(&self.state, self.max_parallel, self.now);
             self.wake = wake;
@@ -321,14 +319,14 @@ impl Simulation {
     }
 
     /// Lets the time pass up to the next thing that waits, if nothing else can be done.
-    fn pass(&mut self) -> bool {
+    pub(super) fn pass(&mut self) -> bool {
         let wake = self.wake.filter(|_| self.in_flight.is_empty());
         self.now = wake.unwrap_or(self.now);
         wake.is_some()
     }
 
     /// Lets all work end well.
-    fn complete(&mut self) -> Result<(), TestCaseError> {
+    pub(super) fn complete(&mut self) -> Result<(), TestCaseError> {
         for _ in 0..1_000 {
             if self.state.end.is_some() {
                 break;
@@ -370,7 +368,7 @@ impl Simulation {
     }
 
     /// The user decides on all change requests.
-    fn decide_changes(&mut self, status: CrStatus) {
+    pub(super) fn decide_changes(&mut self, status: CrStatus) {
         let pending = self.state.with_status(CrStatus::Pending);
         let pending: Vec<_> = pending.map(|request| request.id.clone()).collect();
         for id in pending {
@@ -381,7 +379,7 @@ impl Simulation {
     }
 
     /// Ends one piece of work.
-    fn finish(&mut self, place: usize, how: WorkEnd) {
+    pub(super) fn finish(&mut self, place: usize, how: WorkEnd) {
         let action = self.in_flight.remove(place % self.in_flight.len());
         match action {
             Action::Start { task, attempt } => {
@@ -424,7 +422,7 @@ impl Simulation {
 
 /// End of a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum WorkEnd {
+pub(super) enum WorkEnd {
     Well,
     Fails,
     /// For a reason that no agent causes.
@@ -433,106 +431,4 @@ enum WorkEnd {
     Calls,
     /// With a change request, if it is an agent.
     Asks,
-}
-
-#[derive(Clone, Debug)]
-enum Step {
-    Finish(usize, WorkEnd),
-    Pause,
-    Resume,
-    Decide(CrStatus),
-    /// The process ends: what was in flight is decided again.
-    Restart,
-}
-
-fn ends() -> impl Strategy<Value = WorkEnd> {
-    prop_oneof![
-        5 => Just(WorkEnd::Well),
-        2 => Just(WorkEnd::Fails),
-        2 => Just(WorkEnd::Waits),
-        2 => Just(WorkEnd::Calls),
-        1 => Just(WorkEnd::Asks),
-    ]
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        8 => (any::<usize>(), ends()).prop_map(|(place, how)| Step::Finish(place, how)),
-        1 => Just(Step::Decide(CrStatus::Approved)),
-        1 => Just(Step::Decide(CrStatus::Rejected)),
-        1 => Just(Step::Pause),
-        1 => Just(Step::Resume),
-        1 => Just(Step::Restart),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-    /// Check 11: no valid graph is stuck, also that of the public design.
-    #[test]
-    fn a_run_with_a_valid_plan_ends(
-        edges in prop::collection::vec((0usize..9, 0usize..9), 0..24),
-        steps in prop::collection::vec(step(), 0..120),
-        cancels in prop::bool::weighted(0.1),
-    ) {
-        let mut run = Simulation::new(&edges, 9);
-        run.decide();
-        let hold = HoldReason::User;
-        for step in steps {
-            match step {
-                _ if run.state.end.is_some() => break,
-                Step::Finish(place, how) if !run.in_flight.is_empty() => run.finish(place, how),
-                Step::Pause if !run.state.user_hold => {
-                    run.write(0, Event::RunPaused { reason: hold, cr_id: None });
-                }
-                Step::Resume if run.state.user_hold => {
-                    run.write(0, Event::RunResumed { reason: hold, cr_id: None });
-                }
-                Step::Decide(status) => run.decide_changes(status),
-                Step::Restart => run.in_flight.clear(),
-                Step::Finish(..) | Step::Pause | Step::Resume => {}
-            }
-            run.decide();
-            if run.pass() {
-                run.decide();
-            }
-        }
-        if run.state.end.is_none() {
-            if run.state.user_hold {
-                run.write(0, Event::RunResumed { reason: hold, cr_id: None });
-            }
-            run.decide_changes(CrStatus::Rejected);
-            if cancels {
-                run.in_flight.clear();
-                run.write(0, Event::RunCancelling {});
-            }
-            run.decide();
-        }
-        run.complete()?;
-        let end = run.state.end.clone().expect("the run ends");
-        let merged = run.state.tasks.values().all(|task| task.status == TaskStatus::Merged);
-        let exhausted = run.state.tasks.values().any(|task| task.is_exhausted);
-        // A run that is cancelled with its last merge is cancelled.
-        let is_cancelled = run.state.is_cancelling;
-        prop_assert_eq!(end.status == End::Cancelled, is_cancelled);
-        prop_assert_eq!(end.status == End::Completed, merged && !is_cancelled);
-        prop_assert_eq!(end.status == End::Failed, exhausted && !merged && !is_cancelled);
-        // One that did not complete can be continued, and is completed by agents that do not fail.
-        let retry = Command::Retry { budget: None };
-        let events = retry.events(&run.state, run.now);
-        prop_assert_eq!(events.is_err(), end.status == End::Completed);
-        for (attempt, event) in events.unwrap_or_default() {
-            run.write(attempt, event);
-        }
-        run.decide();
-        run.complete()?;
-        let end = run.state.end.as_ref().map(|end| end.status);
-        prop_assert_eq!(end, Some(End::Completed));
-        // The log alone gives the same state.
-        let mut again = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
-        for entry in &run.log {
-            again.fold(entry);
-        }
-        prop_assert_eq!(again, run.state);
-    }
 }
