@@ -67,7 +67,7 @@ async fn a_push_that_is_refused_or_dropped_is_no_success() {
     write(&bed.origin(), &lock, "");
     let refused = publish().await;
     assert!(
-        matches!(&refused, Error::PushRefused { reason, .. }
+        matches!(&refused, Error::PushFailed { reason, .. }
             if reason.contains("/1.lock") && reason.contains("remove the file")),
         "{refused}"
     );

@@ -62,25 +62,8 @@ fn an_id_can_be_part_of_a_branch_name() {
     }
     let long = "x".repeat(65);
     for id in [
-        "",
-        ".",
-        "..",
-        ".a",
-        "-a",
-        "a.",
-        "a.lock",
-        "a..b",
-        "a/b",
-        "a b",
-        "a\n",
-        "ä",
-        "a~1",
-        "a^",
-        "a:b",
-        "a\\b",
-        "integration",
-        "Captain",
-        &long,
+        "", ".", "..", ".a", "-a", "a.", "a.lock", "a..b", "a/b", "a b", "a\n", "ä", "a~1", "a^",
+        "a:b", "a\\b", "Captain", &long,
     ] {
         assert!(check_id(id).is_err(), "{id}");
     }
