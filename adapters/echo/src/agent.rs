@@ -182,6 +182,11 @@ impl Agent<'_> {
             }
             Order::Delete(path) => {
                 let removed = self.folder()?.remove_below(Path::new(&path));
+                // An interrupted execution has removed it already.
+                let removed = removed.or_else(|error| match error.kind() {
+                    ErrorKind::NotFound => Ok(()),
+                    _ => Err(error),
+                });
                 removed.map_err(|error| failed("delete", &path, &error))?;
             }
             Order::Sleep(time) => tokio::time::sleep(time).await,

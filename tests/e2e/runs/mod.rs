@@ -3,13 +3,14 @@
 
 mod agents;
 mod captain;
-mod greeting;
 mod conflicts;
+mod greeting;
 mod hostile;
 mod killed;
 mod lifecycle;
 mod members;
 mod pause;
+mod random;
 mod real;
 mod refinery;
 mod remote;
