@@ -18,8 +18,8 @@ use crate::state::{Conflict, Task};
 use crate::step::{self, NotSubmitted, Outcome};
 use crate::{Artifact, Work};
 
-/// Dispatches of one attempt that settle.
-const MAX_ROUNDS: u32 = 5;
+/// Dispatches of one attempt that settle, besides one for each input: each conflict that is settled brings one.
+const MAX_ROUNDS: usize = 5;
 
 /// Reasons to ask an agent.
 #[derive(Default)]
@@ -251,15 +251,6 @@ pub(crate) async fn settle(
         )],
         ..Work::default()
     };
-    let is_last = place.round + 1 >= MAX_ROUNDS;
-    let again = |mut work: Work, trouble: Event, text: String| {
-        work.entries.push((attempt, trouble));
-        if is_last {
-            let failed = failed(context, task, attempt, &text);
-            work.entries.extend(failed.entries);
-        }
-        work
-    };
     let tip = repository.tip(&branch).await?;
     let merged = match repository.merge(&settled.commit, &inputs).await? {
         Merge::Done(merged) => merged,
@@ -268,9 +259,8 @@ pub(crate) async fn settle(
             repository
                 .advance(&branch, tip.as_ref(), &conflict.onto)
                 .await?;
-            let conflict = found(&conflict);
-            let text = format!("{} conflicts still", conflict.branch);
-            return Ok(again(work, event(task, &conflict), text));
+            work.entries.push((attempt, event(task, &found(&conflict))));
+            return Ok(work);
         }
     };
     checkout.write(&settled.given, &merged).await?;
@@ -281,9 +271,14 @@ pub(crate) async fn settle(
         return Ok(work);
     }
     let tests = check::run(context, &merged).await?;
-    if let Some(failed) = tests.as_ref().filter(|tests| tests.report.is_some()) {
-        let text = failed.report.clone().unwrap_or_default();
-        return Ok(again(work, failed.event(task), text));
+    if let Some(checked) = tests.as_ref().filter(|tests| tests.report.is_some()) {
+        work.entries.push((attempt, checked.event(task)));
+        if place.round as usize + 1 >= MAX_ROUNDS + inputs.len() {
+            let text = checked.report.clone().unwrap_or_default();
+            let failed = failed(context, task, attempt, &text);
+            work.entries.extend(failed.entries);
+        }
+        return Ok(work);
     }
     let tests = tests.map(|tests| (attempt, tests.event(task)));
     work.entries.extend(tests);

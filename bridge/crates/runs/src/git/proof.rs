@@ -176,31 +176,46 @@ const ONTO: usize = 1;
 const INPUTS: usize = 2;
 
 /// An input beside the others.
-struct Line<'a> {
+struct Line {
     commit: usize,
     forks: Vec<usize>,
-    /// Commits that it contains.
-    contains: HashSet<&'a str>,
-    /// Inputs that contain it.
-    contained_in: HashSet<usize>,
+    /// Inputs that it does not contain, each with the last inputs that both contain.
+    others: Vec<(usize, Vec<usize>)>,
 }
 
-impl<'a> Line<'a> {
-    fn of(history: &'a History, paths: &Paths<'a>, input: &'a CommitId) -> Self {
+impl Line {
+    fn of(history: &History, paths: &Paths<'_>, input: &CommitId) -> Self {
         let forks = history.forks(input);
         let forks = forks.iter().filter_map(|fork| {
             let mut all = paths.forks.iter();
             all.position(|one| one == fork)
         });
-        let inputs = paths.commits.iter().enumerate().skip(INPUTS);
-        let contained_in = inputs.clone().filter(|(_, other)| {
-            **other != input && history.reached(other).contains(input.as_str())
+        let mut inputs = paths.commits.iter().enumerate().skip(INPUTS);
+        let own = history.reached(input);
+        let contains = |all: &HashSet<&str>, commit: usize| {
+            let commit = paths.commits.get(commit);
+            commit.is_some_and(|commit| all.contains(commit.as_str()))
+        };
+        let others = inputs.clone().filter(|(other, _)| !contains(&own, *other));
+        let others = others.map(|(other, commit)| {
+            let reached = history.reached(commit);
+            let shared = inputs.clone().map(|(number, _)| number);
+            let shared = shared.filter(|one| contains(&own, *one) && contains(&reached, *one));
+            let shared: Vec<usize> = shared.collect();
+            let is_last = |one: &usize| {
+                let mut later = shared.iter().filter(|later| *later != one);
+                let is_in = |later: &usize| {
+                    let later = paths.commits.get(*later);
+                    later.is_some_and(|later| contains(&history.reached(later), *one))
+                };
+                !later.any(is_in)
+            };
+            let last = shared.iter().copied().filter(is_last).collect();
+            (other, last)
         });
-        let mut inputs = inputs;
         Self {
             forks: forks.collect(),
-            contains: history.reached(input),
-            contained_in: contained_in.map(|(number, _)| number).collect(),
+            others: others.collect(),
             commit: inputs
                 .find(|(_, one)| **one == input)
                 .map_or(INPUTS, |(number, _)| number),
@@ -233,7 +248,7 @@ impl<'a> Paths<'a> {
     }
 
     /// Paths that an input itself has changed: they differ from each commit that it has left.
-    fn changed(&self, line: &Line<'_>) -> Vec<(&Vec<u8>, &Change)> {
+    fn changed(&self, line: &Line) -> Vec<(&Vec<u8>, &Change)> {
         let Some((first, rest)) = line.forks.split_first() else {
             return Vec::new();
         };
@@ -246,7 +261,7 @@ impl<'a> Paths<'a> {
     }
 
     /// True if a path is in the result as in the input, or others have changed it too.
-    fn is_kept(&self, line: &Line<'_>, path: &[u8], change: &Change) -> bool {
+    fn is_kept(&self, line: &Line, path: &[u8], change: &Change) -> bool {
         let is_same = line.forks.first().is_some_and(|fork| {
             let found = self.since[*fork][RESULT].get(path);
             found.is_some_and(|found| found.latter == change.latter)
@@ -254,9 +269,9 @@ impl<'a> Paths<'a> {
         is_same || self.others(line, path)
     }
 
-    /// True if the commit that was merged onto has changed a path too, or another input has. One that contains this
-    /// input must have changed it further.
-    fn others(&self, line: &Line<'_>, path: &[u8]) -> bool {
+    /// True if the commit that was merged onto has changed a path too, or another input has since both left the inputs
+    /// that both contain.
+    fn others(&self, line: &Line, path: &[u8]) -> bool {
         let has_changed = |commit: usize| {
             let mut forks = line.forks.iter();
             forks.any(|fork| self.since[*fork][commit].contains_key(path))
@@ -265,16 +280,11 @@ impl<'a> Paths<'a> {
             let fork = line.forks.first()?;
             Some(&self.since[*fork][commit].get(path)?.latter)
         };
-        let mut others = self.commits.iter().enumerate().skip(INPUTS);
+        let mut others = line.others.iter();
         has_changed(ONTO)
-            || others.any(|(other, id)| {
-                if other == line.commit || line.contains.contains(id.as_str()) {
-                    false
-                } else if line.contained_in.contains(&other) {
-                    version(line.commit) != version(other)
-                } else {
-                    has_changed(other)
-                }
+            || others.any(|(other, shared)| match shared.is_empty() {
+                true => has_changed(*other),
+                false => shared.iter().any(|one| version(*one) != version(*other)),
             })
     }
 }
