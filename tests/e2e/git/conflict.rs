@@ -185,7 +185,7 @@ async fn given(
 ) -> Checkout {
     let branch = Branch::of_attempt("run_1", "merge", attempt).unwrap();
     repository.start(&branch, &conflict.onto).await.unwrap();
-    let checkout = repository.checkout_with(&branch, inputs, Some(&conflict.given));
+    let checkout = repository.make_with(&branch, inputs, Some(&conflict.given));
     let checkout = checkout.await.unwrap();
     checkout.begin(0, &conflict.onto).await.unwrap();
     checkout
@@ -425,7 +425,7 @@ async fn what_is_changed_in_a_merge_without_a_conflict_is_named() {
     let input = changed(&bed, &repository, "one", "echo o > f; echo o > g").await;
     let branch = Branch::of_attempt("run_1", "merge", 1).unwrap();
     repository.start(&branch, &input.commit).await.unwrap();
-    let checkout = repository.checkout(&branch).await.unwrap();
+    let checkout = repository.make(&branch).await.unwrap();
     checkout.begin(0, &input.commit).await.unwrap();
     shell(checkout.folder(), "echo x > f; rm g; echo n > n");
     let settled = checkout.settle(&message(), 2, None).await.unwrap();

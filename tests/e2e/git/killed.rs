@@ -34,17 +34,13 @@ async fn operations_that_were_cut_at_any_time_complete_when_they_are_repeated() 
     let checkout = until_done(&bed, async || {
         let repository = bed.git.attach("run_1", &bed.url(), None).await?;
         repository.start(&branch, repository.base()).await?;
-        repository.checkout(&branch).await
+        repository.make(&branch).await
     })
     .await;
     write(checkout.folder(), "one.txt", "1");
     let committed = until_done(&bed, async || {
         let repository = bed.git.attach("run_1", &bed.url(), None).await?;
-        repository
-            .checkout(&branch)
-            .await?
-            .commit(&message(), &[])
-            .await
+        repository.open(&branch)?.commit(&message(), &[]).await
     })
     .await;
     let lock = bed.origin().join(format!(".git/refs/heads/{branch}.lock"));

@@ -14,7 +14,7 @@ async fn what_a_child_has_done_is_written_into_the_folder_of_its_parent() {
     let before = commit(&parent).await.commit;
     let branch = Branch::of_child("run_1", "one", 1, 1).unwrap();
     repository.start(&branch, &before).await.unwrap();
-    let child = repository.checkout(&branch).await.unwrap();
+    let child = repository.make(&branch).await.unwrap();
     write(child.folder(), "deep/er/child.txt", "done");
     fs::remove_file(child.folder().join("shared.txt")).unwrap();
     let commit_of_child = commit(&child).await.commit;
@@ -69,7 +69,7 @@ async fn a_result_without_an_input_is_not_proved_and_a_copied_patch_is() {
     // A rebase by an agent: the same change on another commit.
     let branch = Branch::of_attempt("run_1", "three", 1).unwrap();
     repository.start(&branch, &one.commit).await.unwrap();
-    let copy = repository.checkout(&branch).await.unwrap();
+    let copy = repository.make(&branch).await.unwrap();
     write(copy.folder(), "two.txt", "2");
     let copied = commit(&copy).await.commit;
     let proof = repository.prove(&copied, &inputs, &none).await.unwrap();

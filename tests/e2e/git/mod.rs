@@ -8,6 +8,8 @@ mod local;
 mod merge;
 mod remote;
 mod run;
+mod unruly;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,7 +82,7 @@ impl Bed {
     async fn checkout(&self, repository: &Repository, task: &str) -> Checkout {
         let branch = Branch::of_attempt("run_1", task, 1).unwrap();
         repository.start(&branch, repository.base()).await.unwrap();
-        repository.checkout(&branch).await.unwrap()
+        repository.make(&branch).await.unwrap()
     }
 
     /// Commit of a task that writes one file.
@@ -113,6 +115,7 @@ fn setup(folder: &Path, push: Push, hooks: LocalHooks) -> Setup {
         search: std::env::var_os("PATH").unwrap(),
         folder: folder.join("runs"),
         timeout: Duration::from_secs(60),
+        agent_uid: rustix::process::geteuid().as_raw(),
         remotes: Remotes::new(rules, &BTreeMap::new(), None, push, hooks).unwrap(),
     }
 }

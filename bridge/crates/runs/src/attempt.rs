@@ -9,6 +9,7 @@ use crate::agent::{self, Place};
 use crate::context::Context;
 use crate::decide::{MAX_FAILURES, changed};
 use crate::event::{Event, TaskStatus};
+use crate::files::FileChanges;
 use crate::git::{self, Branch, CommitId, Input, Merge, Message, Outlook, Repository};
 use crate::plan::AgentType;
 use crate::settlement::{self, Unsettled};
@@ -24,6 +25,8 @@ const STALE: [&str; 4] = [
     "adapter_crashed",
     "adapter_unavailable",
 ];
+/// Changed files that a walkthrough lists.
+const LISTED: usize = 1_000;
 
 /// Makes the checkout of an attempt and submits its dispatch. Both are there already after a crash.
 pub(crate) async fn start(context: &Context, task: &str, attempt: u32) -> Work {
@@ -96,7 +99,7 @@ async fn check_out(context: &Context, task: &str, branch: &Branch) -> Result<Beg
     match repository.merge(onto, &inputs(context, task)?).await? {
         Merge::Done(commit) => {
             repository.start(branch, &commit).await?;
-            repository.checkout(branch).await.map(Begun::Checkout)
+            repository.make(branch).await.map(Begun::Checkout)
         }
         Merge::Conflict(conflict) => Ok(Begun::Conflict(conflict)),
     }
@@ -136,37 +139,42 @@ pub(crate) async fn finish(
     }
     let repository = context.repository().await?;
     let branch = context.branch(task, attempt)?;
-    let checkout = repository.checkout(&branch).await?;
+    let checkout = repository.open(&branch)?;
     let title = context.state.tasks.get(task).map(|known| &*known.title);
     let message = message(context, task, attempt, title.unwrap_or(task));
     failpoint::point("run.commit");
     let committed = checkout.commit(&message, &[]).await?;
     failpoint::point("run.committed");
     let path = format!("{task}/{attempt}/walkthrough.md");
-    let files = committed
-        .changed
-        .iter()
-        .map(|path| format!("  - path: {}\n", Value::from(&**path)));
+    let changed_paths = checkout.changed_since_made(&committed).await?;
+    let files = FileChanges::new(changed_paths.len(), &committed.left_out);
+    let listed = changed_paths.iter().take(LISTED);
+    let listed = listed.map(|path| format!("  - path: {}\n", Value::from(&**path)));
     let is_generated = outcome.output.trim().is_empty();
     let body = match is_generated {
-        true => format!(
-            "## Summary\n\nThe agent left no report. It changed {} files.\n",
-            committed.changed.len()
-        ),
+        true => match files.changed_files {
+            0 => "## Summary\n\nThe agent left no report, and changed nothing.\n".to_owned(),
+            number => {
+                format!("## Summary\n\nThe agent left no report. It changed {number} files.\n")
+            }
+        },
         false => outcome.output.clone(),
     };
     let walkthrough = format!(
-        "---\ntask_id: {task}\nbranch: {branch}\nbase_ref: {}\nstatus: completed\ngenerated: {is_generated}\nfiles_changed:\n{}---\n\n{body}\n",
+        "---\ntask_id: {task}\nbranch: {branch}\nbase_ref: {}\nstatus: completed\ngenerated: {is_generated}\nchanged_files: {}\nfiles_changed:\n{}---\n\n{}{body}\n",
         context
             .state
             .repository
             .as_ref()
             .map_or("", |attached| &attached.commit),
-        files.collect::<String>(),
+        files.changed_files,
+        listed.collect::<String>(),
+        files.section(),
     );
     let completed = Event::TaskCompleted {
         task_id: task.to_owned(),
         walkthrough_path: path.clone(),
+        files,
     };
     Ok(Work {
         entries: vec![

@@ -90,7 +90,7 @@ async fn body(context: &Context, id: &StepId) -> Result<(Value, SubmitHeaders), 
     let repository = context.repository().await?;
     let branch = context.branch(CAPTAIN, 1)?;
     repository.start(&branch, repository.base()).await?;
-    let checkout = repository.checkout(&branch).await?;
+    let checkout = repository.renew(&branch).await?;
     let captain = &context.state.captain;
     let is_interview = context.state.plan == Plan::Open;
     let oldest = captain.messages.front().filter(|_| is_interview).cloned();

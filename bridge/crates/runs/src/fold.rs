@@ -330,8 +330,11 @@ impl State {
                 task.agents = vec![Agent::own(task.agent_type)];
             }
             Event::TaskCompleted {
-                walkthrough_path, ..
+                walkthrough_path,
+                files,
+                ..
             } => {
+                task.files = Some(files.clone());
                 task.walkthrough = Some(walkthrough_path.clone());
                 task.completed_at = Some(entry.at);
                 task.wait = None;

@@ -14,6 +14,7 @@ pub mod decide;
 mod draft;
 mod driver;
 pub mod event;
+pub mod files;
 mod fold;
 pub mod git;
 pub mod greeting;

@@ -1,6 +1,7 @@
 //! Settlements: an agent decides what git and the checks do not, in the checkout of its attempt. That of a refinery merges
 //! the results of a plan, that of a task those of its dependencies before its work begins.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::json;
@@ -11,6 +12,7 @@ use crate::check::{self, Checked};
 use crate::context::Context;
 use crate::decide::changed;
 use crate::event::{ConflictedFile, Event, PathDecision, TaskStatus};
+use crate::files::FileChanges;
 use crate::git::{self, CommitId, Input, Merge, Settled, shown_path};
 use crate::plan::AgentType;
 use crate::refinery::Inputs;
@@ -57,7 +59,7 @@ pub(crate) async fn start(
     let status = known.map_or(TaskStatus::Pending, |known| known.status);
     let given = unsettled.conflict.as_ref().map(|conflict| &conflict.given);
     let inputs = inputs(context, task)?;
-    let checkout = repository.checkout_with(&branch, &inputs, given).await?;
+    let checkout = repository.make_with(&branch, &inputs, given).await?;
     checkout.begin(0, at).await?;
     let mut entries = Vec::new();
     let mut asked = Task::new(String::new(), agent_type, attempt);
@@ -206,7 +208,7 @@ pub(crate) async fn settle(
     let (task, attempt) = (&*place.task, place.attempt);
     let repository = context.repository().await?;
     let branch = place.branch(context.run)?;
-    let checkout = repository.checkout(&branch).await?;
+    let checkout = repository.open(&branch)?;
     let known = context.state.tasks.get(task);
     let inputs = inputs(context, task)?;
     let asked = known.and_then(|known| known.conflict.as_ref());
@@ -267,7 +269,8 @@ pub(crate) async fn settle(
     checkout.begin(place.round + 1, &merged).await?;
     repository.advance(&branch, tip.as_ref(), &merged).await?;
     if known.is_none_or(|known| !known.is_refinery()) {
-        // The next dispatch of the agent brings its document.
+        // The next dispatch of the agent brings its document. What was merged is no change of the attempt.
+        checkout.count_from(&merged)?;
         return Ok(work);
     }
     let tests = check::run(context, &merged).await?;
@@ -284,16 +287,20 @@ pub(crate) async fn settle(
     work.entries.extend(tests);
     let all = known.map_or(&[][..], |known| &known.decisions);
     let all: Vec<_> = all.iter().chain(&decisions).collect();
+    let paths: BTreeSet<_> = all.iter().map(|decision| &*decision.path).collect();
+    let files = FileChanges::new(paths.len(), &settled.left_out);
     let path = format!("{task}/{attempt}/walkthrough.md");
     let content = format!(
-        "---\ntask_id: {task}\nbranch: {branch}\nconflicts: {}\ndecisions: {}\n---\n\n{}\n",
+        "---\ntask_id: {task}\nbranch: {branch}\nconflicts: {}\ndecisions: {}\n---\n\n{}{}\n",
         json!(known.map(|task| &task.conflicts)),
         json!(all),
+        files.section(),
         outcome.output
     );
     let completed = Event::TaskCompleted {
         task_id: task.to_owned(),
         walkthrough_path: path.clone(),
+        files,
     };
     work.entries.push((attempt, completed));
     let done = changed(task, TaskStatus::Running, TaskStatus::Done, attempt);

@@ -14,6 +14,7 @@ use forge_store::{self as store};
 use crate::agent::Agent;
 use crate::change::ChangeRequest;
 use crate::event::{ConflictedFile, CrStatus, End, PathDecision, TaskStatus};
+use crate::files::FileChanges;
 use crate::greeting::{Greeting, Interview};
 use crate::plan::{AgentType, Graph, Node, TaskDocument};
 use crate::request::Approval;
@@ -139,6 +140,9 @@ pub struct Task {
     pub started_at: Option<Timestamp>,
     pub completed_at: Option<Timestamp>,
     pub walkthrough: Option<String>,
+    /// Set with the walkthrough.
+    #[serde(default)]
+    pub files: Option<FileChanges>,
     /// Commit of the branch, once it was pushed.
     pub commit: Option<String>,
     pub error: Option<String>,
@@ -213,6 +217,7 @@ impl Task {
             started_at: None,
             completed_at: None,
             walkthrough: None,
+            files: None,
             commit: None,
             error: None,
             is_exhausted: false,

@@ -3,6 +3,7 @@
 use super::{Parent, Place};
 use crate::attempt;
 use crate::context::Context;
+use crate::files::FileChanges;
 use crate::git::{self, Input, Merge};
 use crate::step::Outcome;
 
@@ -16,7 +17,7 @@ pub(super) async fn adopt(
 ) -> Result<Result<String, String>, git::Error> {
     let repository = context.repository().await?;
     let branch = place.branch(context.run)?;
-    let checkout = repository.checkout(&branch).await?;
+    let checkout = repository.open(&branch)?;
     let title = place.find(&context.state).map(|(_, agent)| &*agent.title);
     let message = attempt::message(
         context,
@@ -25,6 +26,11 @@ pub(super) async fn adopt(
         title.unwrap_or_default(),
     );
     let committed = checkout.commit(&message, &[]).await?;
+    let files = FileChanges::new(committed.changed.len(), &committed.left_out);
+    let report = |output: &str| match files.section() {
+        section if section.is_empty() => output.to_owned(),
+        section => format!("{output}\n\n{section}"),
+    };
     if let Some(error) = outcome.error {
         return Ok(Err(error.to_string()));
     }
@@ -44,15 +50,15 @@ pub(super) async fn adopt(
     match repository.merge(&onto, &[input]).await? {
         Merge::Done(merged) => {
             // The folder before the branch: it is written again after a crash, and never behind its branch.
-            let folder = repository.checkout(&of).await?;
+            let folder = repository.open(&of)?;
             folder.write(&onto, &merged).await?;
             repository.advance(&of, Some(&onto), &merged).await?;
-            Ok(Ok(outcome.output))
+            Ok(Ok(report(&outcome.output)))
         }
         Merge::Conflict(conflict) => Ok(Err(format!(
             "its changes conflict with yours in {}; they are on the branch {branch}\n\n{}",
             conflict.names().join(", "),
-            outcome.output
+            report(&outcome.output)
         ))),
     }
 }

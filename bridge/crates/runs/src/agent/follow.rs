@@ -138,7 +138,11 @@ async fn submit(context: &Context, place: &Place, agent: &Agent) -> Result<Dispa
         let tip = tip.ok_or_else(|| git::Error::NoRef(of.to_string()))?;
         repository.start(&branch, &tip).await?;
     }
-    let checkout = repository.checkout(&branch).await?;
+    // Its first dispatch is the beginning of its work in the folder.
+    let checkout = match place.round {
+        0 => repository.make(&branch).await?,
+        _ => repository.open(&branch)?,
+    };
     let message = match place.find(&context.state) {
         _ if place.round == 0 => agent.instructions.clone(),
         Some((task, agent)) if agent.results.is_empty() => {
@@ -165,7 +169,7 @@ async fn called(context: &Context, place: &Place, calls: Vec<ToolCall>) -> Work 
     if calls.iter().any(|call| call.name == SPAWN_AGENT) {
         let committed = async {
             let repository = context.repository().await?;
-            let checkout = repository.checkout(&place.branch(context.run)?).await?;
+            let checkout = repository.open(&place.branch(context.run)?)?;
             let text = "Before the agents that it has started";
             let message = attempt::message(context, &place.task, place.attempt, text);
             checkout.commit(&message, &[]).await

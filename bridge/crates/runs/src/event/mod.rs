@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 use forge_adapter_api::request::Budget;
 use forge_base::event::NewEvent;
 
+use crate::files::FileChanges;
 use crate::plan::{AgentType, Edge, TaskDocument};
 use crate::wait::Cause;
 
@@ -180,6 +181,8 @@ pub enum Event {
     TaskCompleted {
         task_id: String,
         walkthrough_path: String,
+        #[serde(flatten)]
+        files: FileChanges,
     },
     #[serde(rename = "task.failed")]
     TaskFailed {

@@ -1,32 +1,22 @@
 //! Commits of what agents leave in their folders.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
-use tokio::task::spawn_blocking;
 
-use super::checkout::{blocking, parts};
+use super::checkout::parts;
 use super::conflict::{Conflict, Conflicted};
 use super::merge::{AUTHOR, EMAIL};
+use super::path::{quoted, shown};
 use super::program::Input;
-use super::tree::{self, Entry, LINK, SUBMODULE, Tree};
+use super::tree::{self, CHANGED, Entry, LINK, Tree};
+use super::walk::{Difference, FILE_BYTES, Large, LeftOuts, Tracked, compare};
 use super::{Checkout, CommitId, Error};
 
-/// Largest file that is committed.
-const FILE_BYTES: u64 = 64 * 1024 * 1024;
-/// Limit of the files that one commit changes.
-const CHANGES: usize = 100_000;
-/// Limit of the entries that a commit reports as left out.
-const REPORTED: usize = 100;
 /// Number of files that wait for git while a commit is written.
 const WAITING: usize = 2;
-
-/// Lists the files of a commit, a line of its own, and the files of the folder that are not ignored.
-const LIST: &str =
-    r#"git "$@" && printf '/\0' && exec git ls-files -z --others --exclude-standard"#;
-const BETWEEN: &[u8] = b"/";
 
 /// Message and time of a commit.
 #[derive(Clone, Debug)]
@@ -43,12 +33,13 @@ pub struct Committed {
     pub commit: CommitId,
     /// Paths that differ from the former commit.
     pub changed: Vec<String>,
-    /// Entries of the folder that are not in the commit, besides ignored files; at most 100.
-    pub left_out: Vec<LeftOut>,
+    /// Entries of the folder that are not in the commit, besides ignored ones.
+    pub left_out: LeftOuts,
+    former: CommitId,
 }
 
-/// Entry that was not committed. A file that was there before stays as it was.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Entry that was not committed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeftOut {
     pub path: String,
     pub reason: &'static str,
@@ -56,7 +47,7 @@ pub struct LeftOut {
 
 impl Checkout {
     /// Commits what is in the folder to the branch of the attempt, besides ignored files. `merged` are further parents,
-    /// as after a conflict that an agent has resolved.
+    /// as after a conflict that an agent has resolved. A tracked file that cannot be read back is an error.
     pub async fn commit(&self, message: &Message, merged: &[CommitId]) -> Result<Committed, Error> {
         self.commit_on(message, merged, None).await
     }
@@ -78,36 +69,25 @@ impl Checkout {
                 parents.push(parent);
             }
         }
-        // The index is empty, so all files are listed, and none is looked for in a submodule.
-        let index = self.repository.bare().join("no-index");
         let conflict = basis.as_ref().and_then(|basis| basis.conflict);
-        let former = conflict.map_or(&tip, |conflict| &conflict.given).as_str();
-        let list = git(&["ls-tree", "-r", "-z", "--full-tree", former]).script(LIST);
-        let list = list.env("GIT_INDEX_FILE", index.to_string_lossy());
-        let list = list.env("GIT_WORK_TREE", self.folder.to_string_lossy());
-        let listed = list.bytes().await?;
-        let (folder, digits) = (self.folder.clone(), tip.as_str().len());
-        let (tracked, mut present) = files(&listed)?;
+        let former = conflict.map_or(&tip, |conflict| &conflict.given);
         // A path that is absent until it is decided can be an ignored one.
         let decided = conflict.into_iter().flat_map(|conflict| &conflict.paths);
-        present.extend(decided.map(|path| path.path.clone()));
-        let comparing = spawn_blocking(move || compare(&folder, &tracked, &present, digits));
-        let mut found = blocking(comparing, &self.folder).await?;
+        let decided = decided.map(|path| path.path.clone()).collect();
+        let (tracked, mut found) = self.difference(former, decided).await?;
         if let Some(conflict) = conflict {
             found.remove_sides(conflict);
         }
-        let changed = found.removed.iter().chain(&found.written);
+        let mut changed: Vec<&[u8]> = found.paths().collect();
+        changed.sort_unstable();
         let mut committed = Committed {
-            changed: changed.map(|path| shown(path)).collect(),
-            left_out: found.left_out,
-            commit: tip,
+            changed: changed.into_iter().map(shown).collect(),
+            left_out: std::mem::take(&mut found.left_out),
+            commit: tip.clone(),
+            former: tip,
         };
-        match committed.changed.len() {
-            0 if parents.is_empty() && conflict.is_none() => return Ok(committed),
-            number if number > CHANGES => {
-                return Err(Error::TooLarge(format!("the change of {number} files")));
-            }
-            _ => {}
+        if committed.changed.is_empty() && parents.is_empty() && conflict.is_none() {
+            return Ok(committed);
         }
         let text = message.text.replace('\0', " ");
         let mut head = format!(
@@ -129,16 +109,90 @@ impl Checkout {
         for path in &found.removed {
             head.extend([b"D ", &quoted(path)[..], b"\n"].concat());
         }
+        for (path, mode) in &found.moded {
+            let (_, id) = &tracked[path];
+            head.extend([format!("M {mode} {id} ").as_bytes(), &quoted(path), b"\n"].concat());
+        }
         let (sender, pieces) = mpsc::channel(WAITING);
-        let (folder, written) = (self.folder.clone(), found.written);
-        let writing = spawn_blocking(move || send(&folder, head, &written, &sender));
+        let written = found.written;
+        let sending = self.with_tree(move |tree| send(tree, head, &written, &tracked, &sender));
         // Without its last word, a stream that breaks off changes nothing.
         let step = git(&["fast-import", "--quiet", "--done"]);
-        let printed = step.input(Input::Pieces(pieces)).text().await;
-        blocking(writing, &self.folder).await?;
+        let step = step.input(Input::Pieces(pieces)).text();
+        let (sent, printed) = tokio::join!(sending, step);
+        for path in sent? {
+            committed.changed.retain(|changed| *changed != shown(&path));
+            committed.left_out.add(&path, CHANGED);
+        }
         let id = CommitId::parse(&printed?);
         committed.commit = id.ok_or(Error::Unexpected("fast-import"))?;
         Ok(committed)
+    }
+
+    /// Paths in which a commit of the folder differs from the one with which the attempt began.
+    pub async fn changed_since_made(&self, committed: &Committed) -> Result<Vec<String>, Error> {
+        if committed.former == self.made.at {
+            return Ok(committed.changed.clone());
+        }
+        let (from, to) = (self.made.at.as_str(), &committed.commit);
+        let changes = self.repository.changes(from, to).await?;
+        Ok(changes.keys().map(|path| shown(path)).collect())
+    }
+
+    /// Entries of the folder that a commit of it does not have.
+    pub(super) async fn left_out(&self, commit: &CommitId) -> Result<LeftOuts, Error> {
+        let (_, found) = self.difference(commit, BTreeSet::new()).await?;
+        Ok(found.left_out)
+    }
+
+    /// Difference between the folder and a commit or tree. `decided` are paths that are never ignored.
+    async fn difference(
+        &self,
+        former: &CommitId,
+        decided: BTreeSet<Vec<u8>>,
+    ) -> Result<(Arc<Tracked>, Difference), Error> {
+        let step = ["ls-tree", "-r", "-z", "--full-tree", former.as_str()];
+        let listed = self.repository.step(&step).bytes().await?;
+        let tracked = Arc::new(tracked(&listed)?);
+        let until = Instant::now() + self.repository.git().inner.timeout;
+        let known = Arc::clone(&tracked);
+        let comparing = self.with_tree(move |tree| compare(tree, &known, &decided, until));
+        let mut found = comparing.await?;
+        let large = std::mem::take(&mut found.large);
+        if large.is_empty() {
+            return Ok((tracked, found));
+        }
+        // Sizes first: a file of another size is not read.
+        let ids = large.iter();
+        let ids = ids.map(|file| format!("{}\n", tracked[&file.path].1));
+        let step = ["cat-file", "--batch-check=%(objectsize)"];
+        let step = self.repository.step(&step);
+        let step = step.input(Input::Bytes(ids.collect::<String>().into_bytes()));
+        let sizes = step.text().await?;
+        let sizes: Vec<u64> = sizes.lines().filter_map(|line| line.parse().ok()).collect();
+        if sizes.len() != large.len() {
+            return Err(Error::Unexpected("cat-file"));
+        }
+        let known = Arc::clone(&tracked);
+        let moded = self.with_tree(move |tree| {
+            let mut moded = Vec::new();
+            for (file, size) in large.into_iter().zip(sizes) {
+                let (mode, id) = &known[&file.path];
+                if file.size != size || !is_unchanged(tree, &file, id, until)? {
+                    return Err(Error::Unreadable {
+                        path: shown(&file.path),
+                        reason: "it has changed and is larger than 64 MiB",
+                        others: 0,
+                    });
+                }
+                if file.mode != mode {
+                    moded.push((file.path, file.mode));
+                }
+            }
+            Ok(moded)
+        });
+        found.moded.extend(moded.await?);
+        Ok((tracked, found))
     }
 }
 
@@ -150,173 +204,85 @@ pub(super) struct Basis<'a> {
     pub(super) name: &'a str,
 }
 
-/// Difference between a folder and a commit.
-#[derive(Default)]
-struct Comparison {
-    removed: Vec<Vec<u8>>,
-    written: Vec<Vec<u8>>,
-    left_out: Vec<LeftOut>,
-}
-
-impl Comparison {
+impl Difference {
     /// Removes the files of sides that an agent has left beside a path that it has decided.
     fn remove_sides(&mut self, conflict: &Conflict) {
+        let changed: BTreeSet<&[u8]> = self.paths().collect();
         let written: BTreeSet<&Vec<u8>> = self.written.iter().collect();
-        let removed: BTreeSet<&Vec<u8>> = self.removed.iter().collect();
         let decided = conflict.paths.iter();
         let decided = decided.filter(|path| written.contains(&path.path));
         let files = decided
             .flat_map(Conflicted::side_files)
             .map(|(file, _)| file);
-        let files = files.filter(|file| !written.contains(file) && !removed.contains(file));
-        let files: Vec<_> = files.cloned().collect();
+        let files: Vec<_> = files
+            .filter(|file| !changed.contains(&***file))
+            .cloned()
+            .collect();
         self.removed.extend(files);
     }
 }
 
-/// Mode and id of each path.
-type Tracked = BTreeMap<Vec<u8>, (String, String)>;
-
-/// Tracked files, and all that are present, in the output of [`LIST`].
-fn files(listed: &[u8]) -> Result<(Tracked, Vec<Vec<u8>>), Error> {
-    let mut lines = parts(listed);
+/// Tracked files in the output of `ls-tree`.
+fn tracked(listed: &[u8]) -> Result<Tracked, Error> {
     let file = |line: &[u8]| {
         let tab = line.iter().position(|byte| *byte == b'\t')?;
         let mut words = str::from_utf8(&line[..tab]).ok()?.split(' ');
         let (mode, id) = (words.next()?, words.nth(1)?);
         Some((line[tab + 1..].to_vec(), (mode.to_owned(), id.to_owned())))
     };
-    let tracked = lines.by_ref().take_while(|line| *line != BETWEEN);
-    let tracked = tracked.map(file).collect::<Option<_>>();
-    let tracked = tracked.ok_or(Error::Unexpected("ls-tree"))?;
-    Ok((tracked, lines.map(<[u8]>::to_vec).collect()))
+    let tracked = parts(listed).map(file).collect::<Option<_>>();
+    tracked.ok_or(Error::Unexpected("ls-tree"))
 }
 
-fn compare(
-    folder: &Path,
-    tracked: &Tracked,
-    present: &[Vec<u8>],
-    digits: usize,
-) -> io::Result<Comparison> {
-    let tree = Tree::open(folder)?;
-    let mut found = Comparison::default();
-    let tracked_paths = tracked.keys().map(Vec::as_slice);
-    let paths: BTreeSet<&[u8]> = tracked_paths
-        .chain(present.iter().map(Vec::as_slice))
-        .collect();
-    for path in paths {
-        match difference(&tree, path, tracked, digits)? {
-            Difference::None => {}
-            Difference::Removed => found.removed.push(path.to_vec()),
-            Difference::Written => found.written.push(path.to_vec()),
-            Difference::LeftOut(reason) => {
-                let path = shown(path);
-                found.left_out.push(LeftOut { path, reason });
-            }
-        }
-    }
-    found.left_out.truncate(REPORTED);
-    Ok(found)
-}
-
-enum Difference {
-    None,
-    Removed,
-    Written,
-    LeftOut(&'static str),
-}
-
-fn difference(
-    tree: &Tree,
-    path: &[u8],
-    tracked: &Tracked,
-    digits: usize,
-) -> io::Result<Difference> {
-    let left_out = |reason| Ok(Difference::LeftOut(reason));
-    let former = tracked.get(path);
-    let is_submodule = |path: &[u8]| tracked.get(path).is_some_and(|(mode, _)| mode == SUBMODULE);
-    let mut above = path.iter().enumerate().filter(|(_, byte)| **byte == b'/');
-    if is_submodule(path.strip_suffix(b"/").unwrap_or(path)) {
-        return Ok(Difference::None);
-    }
-    if above.any(|(end, _)| is_submodule(&path[..end])) {
-        return left_out("it is in a submodule");
-    }
-    if path.ends_with(b"/") {
-        return left_out("it is a repository of its own");
-    }
-    if former.is_none() && path.split(|byte| *byte == b'/').any(is_git) {
-        return left_out("some systems read this name as .git");
-    }
-    let (mode, id) = match tree.entry(path)? {
-        Entry::Missing if former.is_some() => return Ok(Difference::Removed),
-        Entry::Missing => return Ok(Difference::None),
-        Entry::Refused(reason) => return left_out(reason),
-        Entry::File(_, size, _) if size > FILE_BYTES => {
-            return left_out("it is larger than 64 MiB");
-        }
-        Entry::File(file, size, mode) => (mode, tree::blob_id(file, size, digits)?),
-        Entry::Link(target) => (
-            LINK,
-            tree::blob_id(&target[..], target.len() as u64, digits)?,
-        ),
+/// True if the content of a large file is that of the commit.
+fn is_unchanged(tree: &Tree, file: &Large, id: &str, until: Instant) -> Result<bool, Error> {
+    let Entry::File(content, size, _) = tree.entry(&file.path)? else {
+        return Ok(false);
     };
-    let is_same = former.is_some_and(|(former, blob)| former == mode && Some(blob) == id.as_ref());
-    Ok(if is_same {
-        Difference::None
-    } else {
-        Difference::Written
-    })
-}
-
-/// Names that file systems of other machines take for `.git`: HFS+ leaves characters out, Windows endings.
-fn is_git(name: &[u8]) -> bool {
-    let name = String::from_utf8_lossy(name).to_lowercase();
-    let name = name.replace(|c| matches!(c, '\u{200c}'..='\u{206f}' | '\u{feff}'), "");
-    let name = name.split(':').next().unwrap_or_default();
-    matches!(name.trim_end_matches([' ', '.']), ".git" | "git~1")
+    let found = tree::blob_id(content, size, id.len(), until)?;
+    Ok(found.as_deref() == Some(id))
 }
 
 /// Sends the commit to `fast-import`. Files are read again, each as a whole, so each is committed as it was at a time.
+/// Returns new files that cannot be read any more.
 fn send(
-    folder: &Path,
+    tree: &Tree,
     head: Vec<u8>,
     written: &[Vec<u8>],
+    tracked: &Tracked,
     to: &mpsc::Sender<Vec<u8>>,
-) -> io::Result<()> {
-    // Without a receiver, git has ended; its exit code is the error.
-    let send = |piece: Vec<u8>| to.blocking_send(piece).map_err(|_| ());
-    let tree = Tree::open(folder)?;
-    let mut sent = send(head);
-    for path in written {
-        let (mode, content) = match tree.entry(path)? {
+) -> Result<Vec<Vec<u8>>, Error> {
+    let mut lost = Vec::new();
+    let mut entries = tree.entries();
+    let mut pieces = written.iter().map(|path| {
+        let (mode, content) = match entries.open(path)? {
             Entry::Link(target) => (LINK, Some(target)),
             Entry::File(file, _, mode) => (mode, tree::read_up_to(file, FILE_BYTES)?),
-            Entry::Missing | Entry::Refused(_) => continue,
+            Entry::Missing | Entry::Refused(_) => (LINK, None),
         };
-        if let (Some(content), Ok(())) = (content, sent) {
-            let modify = format!("M {mode} inline ").into_bytes();
-            let data = format!("\ndata {}\n", content.len()).into_bytes();
-            sent = send([&modify, &quoted(path), &data, &content, &b"\n"[..]].concat());
+        let Some(content) = content else {
+            if tracked.contains_key(path) {
+                return Err(Error::Unreadable {
+                    path: shown(path),
+                    reason: CHANGED,
+                    others: 0,
+                });
+            }
+            lost.push(path.clone());
+            return Ok(Vec::new());
+        };
+        let modify = format!("M {mode} inline ").into_bytes();
+        let data = format!("\ndata {}\n", content.len()).into_bytes();
+        Ok([&modify, &quoted(path), &data, &content, &b"\n"[..]].concat())
+    });
+    let end = b"get-mark :1\ndone\n".to_vec();
+    let mut all = [Ok(head)].into_iter().chain(&mut pieces).chain([Ok(end)]);
+    // Without a receiver, git has ended; its exit code is the error.
+    while let Some(piece) = all.next().transpose()? {
+        if to.blocking_send(piece).is_err() {
+            break;
         }
     }
-    let _ = sent.and_then(|()| send(b"get-mark :1\ndone\n".to_vec()));
-    Ok(())
-}
-
-/// Path as `fast-import` reads it.
-fn quoted(path: &[u8]) -> Vec<u8> {
-    let mut quoted = vec![b'"'];
-    for &byte in path {
-        match byte {
-            b'"' | b'\\' | 0..b' ' | 0x7f => quoted.extend(format!("\\{byte:03o}").into_bytes()),
-            _ => quoted.push(byte),
-        }
-    }
-    quoted.push(b'"');
-    quoted
-}
-
-fn shown(path: &[u8]) -> String {
-    String::from_utf8_lossy(path).into_owned()
+    drop(pieces);
+    Ok(lost)
 }

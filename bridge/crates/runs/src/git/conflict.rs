@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::blobs::{Batches, next_blob};
 use super::checkout::parts;
 use super::merge::MERGE_TREE;
+use super::path::shown;
 use super::program;
 use super::tree::{LINK, SUBMODULE};
 use super::{CommitId, Error, Input, Repository};
@@ -159,19 +160,6 @@ impl Conflicted {
         let both = sides.into_iter();
         both.filter_map(|(file, side)| Some((file?, side.as_ref()?)))
     }
-}
-
-/// Path as text; one that is not UTF-8 as git quotes it.
-pub fn shown(path: &[u8]) -> String {
-    let quote = |byte: &u8| match byte {
-        b'"' | b'\\' => format!("\\{}", char::from(*byte)),
-        b' '..=b'~' => char::from(*byte).to_string(),
-        _ => format!("\\{byte:03o}"),
-    };
-    str::from_utf8(path).map_or_else(
-        |_| format!("\"{}\"", path.iter().map(quote).collect::<String>()),
-        str::to_owned,
-    )
 }
 
 impl Repository {
@@ -487,11 +475,5 @@ mod tests {
             let name = side_name(path.as_bytes(), "ours", &mut taken);
             assert_eq!(String::from_utf8(name).unwrap(), wanted);
         }
-    }
-
-    #[test]
-    fn a_name_that_is_not_utf_8_is_quoted() {
-        assert_eq!(shown("gr\u{fc}n ".as_bytes()), "gr\u{fc}n ");
-        assert_eq!(shown(b"gr\xfcn\"\n"), r#""gr\374n\"\012""#);
     }
 }

@@ -7,8 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::blobs::{Batches, next_blob};
 use super::changes::Changes;
 use super::commit::Basis;
-use super::conflict::{Conflict, Conflicted, Form, Kind, Version, has_marker, is_marker, shown};
-use super::{Checkout, CommitId, Error, Message, Repository};
+use super::conflict::{Conflict, Conflicted, Form, Kind, Version, has_marker, is_marker};
+use super::path::shown;
+use super::{Checkout, CommitId, Error, LeftOuts, Message, Repository};
 
 /// Decisions of one round, at most. Each is in events of the run.
 const MAX_DECISIONS: usize = 20_000;
@@ -46,6 +47,8 @@ pub struct Settled {
     pub decisions: Vec<Decided>,
     /// `path (kind)` of what is as the agent was given it.
     pub undecided: Vec<String>,
+    /// Entries of the folder that are not in the commit, besides ignored ones.
+    pub left_out: LeftOuts,
 }
 
 impl Checkout {
@@ -69,8 +72,11 @@ impl Checkout {
             None => self.begun(round).await?,
         };
         let name = format!("refs/forge/settled/{}.{round}", self.branch);
-        let commit = match repository.get_ref(&name).await? {
-            Some(commit) => commit,
+        let (commit, left_out) = match repository.get_ref(&name).await? {
+            Some(commit) => {
+                let left_out = self.left_out(&commit).await?;
+                (commit, left_out)
+            }
             None => {
                 let parents: Vec<_> = conflict
                     .map(|conflict| conflict.input.commit.clone())
@@ -82,7 +88,7 @@ impl Checkout {
                 };
                 let committed = self.commit_on(message, &parents, Some(basis)).await?;
                 repository.set_ref(&name, &committed.commit).await?;
-                committed.commit
+                (committed.commit, committed.left_out)
             }
         };
         let changes = repository.changes(given.as_str(), &commit).await?;
@@ -130,6 +136,7 @@ impl Checkout {
             given,
             decisions,
             undecided,
+            left_out,
         })
     }
 

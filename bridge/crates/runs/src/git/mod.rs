@@ -1,10 +1,10 @@
 //! Repositories of runs: attach, check out, commit, merge, prove, publish.
 //!
 //! Each run has a bare repository that no agent is given. An attempt works in a checkout: a folder with a repository of
-//! its own, a copy without a remote, so an agent can spoil only that. Its `.git` is never used again after it was made:
-//! the bridge lists the files of the folder with a git directory of its own, reads them by descriptor and writes the
-//! commit into the bare repository. Commits that an agent makes are therefore not taken over; the files that it leaves
-//! are. No filter, hook, monitor or submodule is ever in effect.
+//! its own, a copy without a remote, so an agent can spoil only that. Its `.git` is never used again after it was made,
+//! and no git reads the folder: the bridge walks it by descriptor, with the rules of its `.gitignore` files, and writes
+//! the commit into the bare repository. Commits that an agent makes are therefore not taken over; the files that it
+//! leaves are, and what is left out is named. No filter, hook, monitor or submodule is ever in effect.
 //!
 //! Every operation can be repeated after the process was killed in it, and then has the same result. One process uses
 //! the folder of a run. A lock that a killed push left in a remote on the same machine is not removed, since others use
@@ -22,10 +22,14 @@ mod checkout;
 mod commit;
 mod conflict;
 mod decision;
+mod descent;
 mod hooks;
+mod ignore;
 mod lock;
+mod made;
 mod merge;
 mod name;
+mod path;
 mod program;
 mod proof;
 mod publish;
@@ -34,20 +38,23 @@ mod repository;
 mod settings;
 mod tree;
 mod url;
+mod walk;
 
 pub use self::checkout::Checkout;
 pub use self::commit::{Committed, LeftOut, Message};
-pub use self::conflict::{Conflict, Conflicted, Form, Kind, Version, shown as shown_path};
+pub use self::conflict::{Conflict, Conflicted, Form, Kind, Version};
 pub use self::decision::{Decided, Decision, Settled};
 pub use self::hooks::LocalHooks;
 pub use self::merge::{Input, Merge};
 pub use self::name::{BadId, Branch, CommitId, check_task_id};
+pub use self::path::shown as shown_path;
 pub use self::program::{Git, Setup};
 pub use self::proof::{Claim, Presence, Proof};
 pub use self::remote::{Push, Remotes};
 pub use self::repository::Repository;
 pub(crate) use self::url::ByUrl;
 pub use self::url::{BadRule, RefusedUrl, RepoUrl, UrlRules};
+pub use self::walk::LeftOuts;
 
 /// Reason why an operation has no result.
 #[derive(Debug, thiserror::Error)]
@@ -125,6 +132,19 @@ pub enum Error {
     Submodules(Vec<String>),
     #[error("{0} is too large")]
     TooLarge(String),
+    #[error(
+        "the checkout of {branch} {what}; an agent must leave its work in the folder that it was given"
+    )]
+    Lost { branch: Branch, what: &'static str },
+    #[error("the tracked file {path} cannot be read back: {reason}{}", and_others(*.others))]
+    Unreadable {
+        path: String,
+        reason: &'static str,
+        /// Number of further files.
+        others: usize,
+    },
+    #[error("cannot use the folder of the agent: {0}")]
+    Folder(io::Error),
     #[error("git {step} did not end within {limit:?}")]
     TimedOut { step: String, limit: Duration },
     #[error("git {step} failed with exit code {code}{said}")]
@@ -147,6 +167,13 @@ impl Error {
     fn file(path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         Self::File { path, error }
+    }
+
+    fn gone(branch: &Branch) -> Self {
+        Self::Lost {
+            branch: branch.clone(),
+            what: "is gone",
+        }
     }
 
     fn moved(branch: &Branch, expected: Option<&CommitId>, found: Option<&CommitId>) -> Self {
@@ -188,6 +215,9 @@ impl Error {
             | Self::TooLarge(_)
             | Self::Failed { .. }
             | Self::Unexpected(_)
+            | Self::Lost { .. }
+            | Self::Unreadable { .. }
+            | Self::Folder(_)
             | Self::File { .. } => Outlook::Failed,
         }
     }
@@ -209,6 +239,19 @@ pub enum Outlook {
     Refused,
     /// It failed here; another attempt can do better.
     Failed,
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Folder(error)
+    }
+}
+
+fn and_others(number: usize) -> String {
+    match number {
+        0 => String::new(),
+        number => format!(" ({number} others cannot either)"),
+    }
 }
 
 fn shown(commit: Option<&CommitId>) -> String {

@@ -60,6 +60,8 @@ pub struct Setup {
     pub folder: PathBuf,
     /// Limit of one step.
     pub timeout: Duration,
+    /// User that agents work as. Files with several names are committed only if they belong to it.
+    pub agent_uid: u32,
     pub remotes: Remotes,
 }
 
@@ -72,7 +74,8 @@ pub struct Git {
 pub(super) struct Inner {
     program: PathBuf,
     launcher: Launcher,
-    timeout: Duration,
+    pub(super) timeout: Duration,
+    pub(super) agent_uid: u32,
     pub(super) folder: PathBuf,
     pub(super) remotes: Remotes,
 }
@@ -98,6 +101,7 @@ impl Git {
                 program,
                 launcher,
                 timeout: setup.timeout,
+                agent_uid: setup.agent_uid,
                 folder: setup.folder,
                 remotes: setup.remotes,
             }),

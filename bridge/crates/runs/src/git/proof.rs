@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use super::changes::{Change, Changes};
-use super::conflict::shown;
 use super::merge::Added;
+use super::path::shown;
 use super::{CommitId, Error, Input, Repository};
 
 /// Missing paths that an error names.

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::descent;
 use super::lock::Lock;
 use super::name::{check_id, is_ref};
 use super::program::{Input, Output, Step, make_folder};
@@ -385,19 +385,5 @@ fn remove_locks(folder: &Path) -> io::Result<()> {
 
 /// Removes a folder that an agent may have closed to its owner.
 pub(super) fn remove_folder(path: &Path) -> Result<(), Error> {
-    let removed = fs::remove_dir_all(path).or_else(|error| match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => open_folders(path).and_then(|()| fs::remove_dir_all(path)),
-    });
-    removed.map_err(|error| Error::file(path, error))
-}
-
-fn open_folders(path: &Path) -> io::Result<()> {
-    if fs::symlink_metadata(path)?.is_dir() {
-        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
-        for entry in fs::read_dir(path)? {
-            open_folders(&entry?.path())?;
-        }
-    }
-    Ok(())
+    descent::remove(path).map_err(|error| Error::file(path, error))
 }

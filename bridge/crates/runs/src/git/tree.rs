@@ -1,21 +1,27 @@
 //! Files of a folder that an agent can change, by descriptor: no link is followed, so nothing outside is read or
 //! written, whatever the agent does meanwhile.
 
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
+use std::time::Instant;
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, fstat, mkdirat, openat, readlinkat, statat, symlinkat,
+    AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, readlinkat, statat, symlinkat,
     unlinkat,
 };
 use rustix::io::Errno;
 
-const FOLDER: OFlags = OFlags::DIRECTORY
+use super::Error;
+use super::walk::check_time;
+
+/// Opens a folder, and no link to one.
+pub(super) const READ_FOLDER: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 /// Opening a pipe would otherwise wait for its other end.
@@ -29,8 +35,16 @@ pub(super) const EXECUTABLE: &str = "100755";
 pub(super) const LINK: &str = "120000";
 pub(super) const SUBMODULE: &str = "160000";
 
-/// Open folder.
-pub(super) struct Tree(OwnedFd);
+/// Reasons why an entry is not stored.
+const CLOSED: &str = "it cannot be read";
+pub(super) const CHANGED: &str = "it changed while it was read";
+
+/// Open folder of an agent.
+pub(super) struct Tree {
+    root: OwnedFd,
+    /// User that the agent works as.
+    agent_uid: u32,
+}
 
 /// Entry as git would store it.
 pub(super) enum Entry {
@@ -42,37 +56,60 @@ pub(super) enum Entry {
 }
 
 impl Tree {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let root = openat(CWD, path, OFlags::RDONLY | FOLDER, Mode::empty())?;
-        Ok(Self(root))
+    pub(super) fn new(root: OwnedFd, agent_uid: u32) -> Self {
+        Self { root, agent_uid }
+    }
+
+    pub(super) fn open_root(&self) -> io::Result<OwnedFd> {
+        self.root.try_clone()
     }
 
     /// Opens the entry at a relative path.
     pub(super) fn entry(&self, path: &[u8]) -> io::Result<Entry> {
-        let (above, name) = split(path)?;
-        let above = match self.folder(above) {
-            Ok(above) => above,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Entry::Missing),
-            Err(error) => return Err(error.into()),
-        };
-        let opened = openat(&above, name, OFlags::RDONLY | FILE, Mode::empty());
-        let opened = match opened {
+        self.entries().open(path)
+    }
+
+    pub(super) fn entries(&self) -> Entries<'_> {
+        Entries {
+            tree: self,
+            above: None,
+        }
+    }
+
+    /// Opens the entry of a folder, if its kind can be stored; opening others can have an effect.
+    pub(super) fn entry_at(
+        &self,
+        above: &OwnedFd,
+        name: &CString,
+        kind: FileType,
+    ) -> io::Result<Entry> {
+        match kind {
+            FileType::Directory => return Ok(Entry::Missing),
+            FileType::RegularFile => {}
+            FileType::Symlink => {
+                return match readlinkat(above, name, Vec::new()) {
+                    Ok(target) => Ok(Entry::Link(target.into_bytes())),
+                    Err(Errno::NOENT) => Ok(Entry::Missing),
+                    Err(Errno::INVAL) => Ok(Entry::Refused(CHANGED)),
+                    Err(error) => Err(error.into()),
+                };
+            }
+            FileType::Unknown => return Ok(Entry::Refused(CLOSED)),
+            _ => return Ok(Entry::Refused("it is not a file")),
+        }
+        let opened = match openat(above, name, OFlags::RDONLY | FILE, Mode::empty()) {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(Entry::Missing),
-            Err(Errno::LOOP) => {
-                let target = readlinkat(&above, name, Vec::new())?;
-                return Ok(Entry::Link(target.into_bytes()));
-            }
-            Err(Errno::ACCESS | Errno::PERM) => return Ok(Entry::Refused("it cannot be read")),
-            Err(Errno::NXIO) => return Ok(Entry::Refused("it is not a file")),
+            Err(Errno::ACCESS | Errno::PERM) => return Ok(Entry::Refused(CLOSED)),
+            Err(Errno::LOOP | Errno::NXIO) => return Ok(Entry::Refused(CHANGED)),
             Err(error) => return Err(error.into()),
         };
         let stat = fstat(&opened)?;
         Ok(match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Entry::Missing,
-            FileType::RegularFile if stat.st_nlink != 1 => Entry::Refused(
-                "it has several names (hard links), so it can be a file of another folder",
-            ),
+            // Its other name can be in a folder that the agent must not read.
+            FileType::RegularFile if stat.st_nlink > 1 && stat.st_uid != self.agent_uid => {
+                Entry::Refused("it has several names (hard links) and belongs to another user")
+            }
             FileType::RegularFile => {
                 let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
                 let mode = match Mode::from_raw_mode(stat.st_mode).contains(Mode::XUSR) {
@@ -81,7 +118,7 @@ impl Tree {
                 };
                 Entry::File(opened.into(), size, mode)
             }
-            _ => Entry::Refused("it is not a file"),
+            _ => Entry::Refused(CHANGED),
         })
     }
 
@@ -128,9 +165,9 @@ impl Tree {
     }
 
     fn folder(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        let mut folder = openat(&self.0, ".", OFlags::RDONLY | FOLDER, Mode::empty())?;
+        let mut folder = openat(&self.root, ".", READ_FOLDER, Mode::empty())?;
         for name in path {
-            folder = openat(&folder, name, OFlags::RDONLY | FOLDER, Mode::empty())?;
+            folder = openat(&folder, name, READ_FOLDER, Mode::empty())?;
         }
         Ok(folder)
     }
@@ -147,9 +184,40 @@ impl Tree {
                 Ok(()) | Err(Errno::EXIST) => {}
                 Err(error) => return Err(error),
             }
-            folder = openat(&folder, name, OFlags::RDONLY | FOLDER, Mode::empty())?;
+            folder = openat(&folder, name, READ_FOLDER, Mode::empty())?;
         }
         Ok(folder)
+    }
+}
+
+/// Opens entries one after the other, quickly if they are in the same folder.
+pub(super) struct Entries<'a> {
+    tree: &'a Tree,
+    above: Option<(PathBuf, OwnedFd)>,
+}
+
+impl Entries<'_> {
+    pub(super) fn open(&mut self, path: &[u8]) -> io::Result<Entry> {
+        let (above, name) = split(path)?;
+        if self.above.as_ref().is_none_or(|(path, _)| path != above) {
+            match self.tree.folder(above) {
+                Ok(opened) => self.above = Some((above.to_owned(), opened)),
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(Entry::Missing),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some((_, above)) = &self.above else {
+            return Ok(Entry::Missing);
+        };
+        let name = CString::new(name.as_bytes())?;
+        match statat(above, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => {
+                let kind = FileType::from_raw_mode(stat.st_mode);
+                self.tree.entry_at(above, &name, kind)
+            }
+            Err(Errno::NOENT) => Ok(Entry::Missing),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 
@@ -170,7 +238,8 @@ pub(super) fn blob_id(
     mut content: impl io::Read,
     size: u64,
     digits: usize,
-) -> io::Result<Option<String>> {
+    until: Instant,
+) -> Result<Option<String>, Error> {
     let mut context = Context::new(match digits {
         64 => &SHA256,
         _ => &SHA1_FOR_LEGACY_USE_ONLY,
@@ -190,6 +259,7 @@ pub(super) fn blob_id(
             return Ok((total == size).then_some(id));
         }
         context.update(&piece[..read]);
+        check_time(until)?;
     }
 }
 
@@ -198,4 +268,11 @@ pub(super) fn read_up_to(file: File, limit: u64) -> io::Result<Option<Vec<u8>>> 
     let mut content = Vec::new();
     file.take(limit + 1).read_to_end(&mut content)?;
     Ok((content.len() as u64 <= limit).then_some(content))
+}
+
+/// Beginning of a file.
+pub(super) fn first_bytes(file: File, count: usize) -> io::Result<Vec<u8>> {
+    let mut begin = Vec::new();
+    file.take(count as u64).read_to_end(&mut begin)?;
+    Ok(begin)
 }
