@@ -79,6 +79,7 @@ FILES = {
         "RunTask",
         "Subtask",
         "StartedAgent",
+        "LeftOut",
         "Run",
         "TaskDocument",
         "GraphEdge",

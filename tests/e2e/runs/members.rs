@@ -52,7 +52,10 @@ const MEMBERS: &[(&str, &str)] = &[
     ("task.started", "taskId agentId sandboxId branch"),
     ("task.heartbeat", "taskId agentId uptimeSeconds + agent?"),
     ("task.progress", "taskId content contentType + agent?"),
-    ("task.completed", "taskId walkthroughPath"),
+    (
+        "task.completed",
+        "taskId walkthroughPath + changedFiles leftOut leftOutCount?",
+    ),
     ("task.failed", "taskId error canRetry + counted resultKept?"),
     ("task.stale", "taskId error counted"),
     ("task.waiting", "taskId cause reason until"),

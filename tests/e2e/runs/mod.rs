@@ -7,6 +7,7 @@ mod conflicts;
 mod greeting;
 mod hostile;
 mod killed;
+mod leavings;
 mod lifecycle;
 mod members;
 mod pause;
@@ -171,10 +172,15 @@ async fn raw(api: &Api, path: &str) -> String {
     rest(stream).await
 }
 
+/// Folder of an attempt.
+fn checkout(bridge: &Bridge, run: &str, task: &str, attempt: u32) -> PathBuf {
+    let attempts = bridge.home.path().join("data/runs").join(run);
+    attempts.join(format!("attempts/{task}/{attempt}"))
+}
+
 /// Lets an attempt with the order `await .git/go` continue.
 fn release(bridge: &Bridge, run: &str, task: &str, attempt: u32) {
-    let attempts = bridge.home.path().join("data/runs").join(run);
-    let checkout = attempts.join(format!("attempts/{task}/{attempt}"));
+    let checkout = checkout(bridge, run, task, attempt);
     std::fs::write(checkout.join(".git/go"), "").unwrap();
 }
 

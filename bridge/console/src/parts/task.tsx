@@ -48,6 +48,7 @@ export function TaskPanel({ run, id, status, log, changed }: Properties) {
         {summary && summary.dependencies.length > 0 && (
           <div><dt>Waits for</dt><dd>{summary.dependencies.map((one, index) => <>{index > 0 && ", "}<a key={one} href={link("run", runId, { task: one })}>{one}</a></>)}</dd></div>
         )}
+        {task?.changedFiles !== undefined && <div><dt>Changed</dt><dd>{task.changedFiles === 0 ? "nothing" : `${task.changedFiles} files`}</dd></div>}
         {summary?.commit && <div><dt>Commit</dt><dd><Id value={summary.commit} name="the commit" /></dd></div>}
       </dl>
       {summary?.error && status !== "MERGED" && <p class="notice bad">{summary.error}</p>}
@@ -72,6 +73,15 @@ export function TaskPanel({ run, id, status, log, changed }: Properties) {
         </>
       )}
       {task?.conflicts && <p class="notice warn">In conflict: {task.conflicts.join(", ")}</p>}
+      {task?.leftOut && task.leftOut.length > 0 && (
+        <>
+          <h3>Left out</h3>
+          <ul aria-label="Left out">
+            {task.leftOut.map(({ path, reason }) => <li key={path}><code>{path}</code>: {reason}</li>)}
+            {(task.leftOutCount ?? 0) > task.leftOut.length && <li>{(task.leftOutCount ?? 0) - task.leftOut.length} others</li>}
+          </ul>
+        </>
+      )}
       {task?.subtasks && (
         <>
           <h3>Subtasks</h3>

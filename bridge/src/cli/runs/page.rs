@@ -23,6 +23,7 @@ pub(super) async fn show(runs: &Runs, run: &str) -> anyhow::Result<ExitCode> {
         true => merges(runs, run, &record["lastEventSeq"]).await?.into(),
         false => Vec::<Value>::new().into(),
     };
+    left_out(runs, run, &mut record).await?;
     let pending = record["activeCRs"]
         .as_array()
         .is_some_and(|ids| !ids.is_empty());
@@ -35,6 +36,16 @@ pub(super) async fn show(runs: &Runs, run: &str) -> anyhow::Result<ExitCode> {
         false => describe(&runs.screen, &record)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Adds to the tasks what was left out of their results, which a list does not have.
+async fn left_out(runs: &Runs, run: &str, record: &mut Value) -> anyhow::Result<()> {
+    let tasks = record["tasks"].as_object_mut().into_iter().flatten();
+    for (id, task) in tasks.filter(|(_, task)| task["leftOutCount"].as_u64() > Some(0)) {
+        let detail = runs.get(run, &["tasks", id]).await?;
+        task["leftOut"] = detail["leftOut"].clone();
+    }
+    Ok(())
 }
 
 /// Data of all `refinery.merged`. The proof of a merge is in the log alone.
@@ -95,6 +106,22 @@ fn describe(screen: &Screen, record: &Value) -> io::Result<()> {
     for (id, task) in tasks.filter(|(_, task)| task["error"].is_string()) {
         let error = screen.paint(Tone::Bad, text(task, "/error"));
         screen.line(format_args!("{id}: {error}"))?;
+    }
+    let tasks = record["tasks"].as_object().into_iter().flatten();
+    for (id, task) in tasks {
+        if task["changedFiles"] == 0 {
+            screen.line(format_args!("{id} changed nothing"))?;
+        }
+        let left_out = task["leftOut"].as_array().map_or(&[][..], Vec::as_slice);
+        for entry in left_out {
+            let [path, reason] = ["/path", "/reason"].map(|name| text(entry, name));
+            screen.line(format_args!("{id} left out {path}: {reason}"))?;
+        }
+        let count = task["leftOutCount"].as_u64().unwrap_or_default();
+        let more = count.saturating_sub(left_out.len() as u64);
+        if more > 0 {
+            screen.line(format_args!("{id} left out {more} others"))?;
+        }
     }
     for change in record["changeRequests"].as_array().into_iter().flatten() {
         request(screen, change)?;

@@ -81,6 +81,12 @@ export interface RunTask {
   /** Attempts that the agent failed; four end the task. */
   failures?: number;
   wait?: RunWait;
+  /** Files in which the result of the attempt differs from what it began with. 0: it changed nothing. */
+  changedFiles?: number;
+  /** Number of entries of the folder that are not in the result, besides ignored ones. */
+  leftOutCount?: number;
+  /** Entries of the folder that are not in the result, at most 100. Not in lists. */
+  leftOut?: LeftOut[];
   /** Report of the last attempt. Not in lists. */
   walkthrough?: string | null;
   /** Paths of the artifacts of the task. Not in lists. */
@@ -107,6 +113,13 @@ export interface StartedAgent {
   /** Number of the agent that has started it; 0 is the attempt's own. */
   parent: number | null;
   status: "waiting" | "running" | "ended";
+}
+
+/** Entry of an agent's folder that is not in its result. */
+export interface LeftOut {
+  /** Path in the folder; quoted as git does if it is not plain text. A folder ends with a slash. */
+  path: string;
+  reason: string;
 }
 
 /** A run with its tasks, its graph and the list of its artifacts; derived from its events. */

@@ -8,6 +8,7 @@ use forge_base::time;
 use forge_runs::change::ChangeRequest;
 use forge_runs::command::status_name;
 use forge_runs::event::{CrStatus, TaskStatus};
+use forge_runs::files::FileChanges;
 use forge_runs::plan::AgentType;
 use forge_runs::request::RunRequest;
 use forge_runs::state::State;
@@ -145,6 +146,9 @@ pub(super) fn task_detail(state: &State, id: &str) -> Option<Value> {
     if !task.conflicts.is_empty() {
         view["conflicts"] = json!(task.conflicts);
     }
+    if let Some(files) = &task.files {
+        view["leftOut"] = json!(files.left_out);
+    }
     Some(view)
 }
 
@@ -186,6 +190,14 @@ pub(super) fn task(state: &State, id: &str) -> Option<Value> {
             json!((task.failures > 0).then_some(task.failures)),
         ),
         ("wait", json!(task.wait.as_ref().map(wait))),
+        (
+            "changedFiles",
+            json!(task.files.as_ref().map(|files| files.changed_files)),
+        ),
+        (
+            "leftOutCount",
+            json!(task.files.as_ref().map(FileChanges::left_out_total)),
+        ),
     ];
     for (name, value) in more {
         if !value.is_null() {

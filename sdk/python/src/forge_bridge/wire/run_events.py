@@ -7,7 +7,7 @@ from typing import Any, Literal, Union
 from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 from .requests import Budget
-from .runs import AgentType, GraphEdge, TaskDocument, TaskStatus
+from .runs import AgentType, GraphEdge, LeftOut, TaskDocument, TaskStatus
 
 __all__ = [
     "ConflictKind", "ConflictedFile", "PathDecision", "MergeProof", "ForgeEventBase", "RunStartedEventData",
@@ -285,6 +285,12 @@ class RunTaskProgressEvent(ForgeEventBase):
 class RunTaskCompletedEventData(TypedDict):
     taskId: str
     walkthroughPath: str
+    changedFiles: int
+    """Files in which the result differs from what the attempt began with."""
+    leftOut: list[LeftOut]
+    """Entries of the folder that are not in the result, at most 100."""
+    leftOutCount: NotRequired[int]
+    """Number of all entries that were left out; absent if all are listed."""
 
 class RunTaskCompletedEvent(ForgeEventBase):
     type: Literal["task.completed"]

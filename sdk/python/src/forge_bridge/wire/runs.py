@@ -8,8 +8,8 @@ from typing_extensions import NotRequired, TypeAlias, TypedDict
 
 __all__ = [
     "RunStatus", "TaskStatus", "AgentType", "RunSummary", "GraphNode", "RunGraph", "ArtifactInfo", "RunWait",
-    "Subtask", "StartedAgent", "RunTask", "RunState", "TaskDocument", "GraphEdge", "RunOverlay", "ChangeRequest",
-    "RunVerification"
+    "LeftOut", "Subtask", "StartedAgent", "RunTask", "RunState", "TaskDocument", "GraphEdge", "RunOverlay",
+    "ChangeRequest", "RunVerification"
 ]
 
 RunStatus: TypeAlias = Literal["planning", "plan_review", "executing", "paused", "completed", "failed", "cancelled"]
@@ -69,6 +69,13 @@ class RunWait(TypedDict):
     until: str
     """Time of the next try."""
 
+class LeftOut(TypedDict):
+    """Entry of an agent's folder that is not in its result."""
+
+    path: str
+    """Path in the folder; quoted as git does if it is not plain text. A folder ends with a slash."""
+    reason: str
+
 class Subtask(TypedDict):
     """Part of a task."""
 
@@ -109,6 +116,12 @@ class RunTask(TypedDict):
     failures: NotRequired[int]
     """Attempts that the agent failed; four end the task."""
     wait: NotRequired[RunWait]
+    changedFiles: NotRequired[int]
+    """Files in which the result of the attempt differs from what it began with. 0: it changed nothing."""
+    leftOutCount: NotRequired[int]
+    """Number of entries of the folder that are not in the result, besides ignored ones."""
+    leftOut: NotRequired[list[LeftOut]]
+    """Entries of the folder that are not in the result, at most 100. Not in lists."""
     walkthrough: NotRequired[str | None]
     """Report of the last attempt. Not in lists."""
     artifacts: NotRequired[list[str]]
