@@ -157,14 +157,6 @@ async fn round(seed: u64, runs: u64, most: u64) {
     }
     for (run, origin) in started.iter().zip(&origins) {
         let record = ended(&bridge.api, run).await;
-        if record["status"] != "completed" {
-            let events = events(&bridge.api, run).await;
-            let merges = events.iter().map(|event| event.to_string());
-            let merges = merges.filter(|event| {
-                event.contains("\"refinery.") || event.contains("captain.tool_call")
-            });
-            eprintln!("{}", merges.collect::<Vec<_>>().join("\n"));
-        }
         assert_eq!(record["status"], "completed", "seed {seed}: {record}");
         for (id, task) in record["tasks"].as_object().unwrap() {
             assert!(task["failures"].is_null(), "seed {seed}: {id}: {task}");
