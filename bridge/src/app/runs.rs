@@ -53,7 +53,6 @@ pub(super) async fn find_git(
         search: std::env::var_os("PATH").unwrap_or_default(),
         folder: folder(config),
         timeout: config.runs.git_timeout,
-        agent_uid: rustix::process::geteuid().as_raw(),
         remotes,
     };
     Git::find(setup).await.map_err(|error| error.to_string())

@@ -231,7 +231,7 @@ async fn an_agent_that_rewrites_its_repository_runs_nothing_and_reads_nothing() 
         fs::read_dir(bed.folder.path()).unwrap().count(),
         count_before
     );
-    checkout.remove().await.unwrap();
+    bed.git.discard("run_1", checkout.branch()).unwrap();
     assert!(outside.join("secret.txt").exists() && bed.origin().join(".git").exists());
 }
 
@@ -278,7 +278,7 @@ async fn a_folder_that_its_agent_has_closed_is_removed() {
         fs::Permissions::from_mode(0o0),
     )
     .unwrap();
-    checkout.remove().await.unwrap();
+    bed.git.discard("run_1", checkout.branch()).unwrap();
     bed.git.remove("run_1").unwrap();
     assert!(!bed.folder.path().join("runs/run_1").exists());
 }

@@ -18,7 +18,7 @@ async fn what_a_child_has_done_is_written_into_the_folder_of_its_parent() {
     write(child.folder(), "deep/er/child.txt", "done");
     fs::remove_file(child.folder().join("shared.txt")).unwrap();
     let commit_of_child = commit(&child).await.commit;
-    child.remove().await.unwrap();
+    bed.git.discard("run_1", child.branch()).unwrap();
 
     let input = Input {
         branch,

@@ -2,10 +2,12 @@
 
 mod begin;
 mod conflict;
+mod disk;
 pub(crate) mod hostile;
 mod killed;
 mod local;
 mod merge;
+mod private;
 mod remote;
 mod run;
 mod unruly;
@@ -22,6 +24,8 @@ use forge_net::guard::Guard;
 use forge_process::{Children, Config};
 use forge_runs::git::*;
 use tempfile::TempDir;
+
+use super::harness::until;
 
 /// Remote repository with one commit on `main`, checked out, and the git steps of a bridge beside it.
 struct Bed {
@@ -115,9 +119,18 @@ fn setup(folder: &Path, push: Push, hooks: LocalHooks) -> Setup {
         search: std::env::var_os("PATH").unwrap(),
         folder: folder.join("runs"),
         timeout: Duration::from_secs(60),
-        agent_uid: rustix::process::geteuid().as_raw(),
         remotes: Remotes::new(rules, &BTreeMap::new(), None, push, hooks).unwrap(),
     }
+}
+
+/// Removes a checkout, and waits until it is deleted.
+async fn remove(bed: &Bed, checkout: &Checkout) {
+    bed.git.discard("run_1", checkout.branch()).unwrap();
+    let trash = bed.folder.path().join("runs/.trash");
+    until("the trash to be empty", async || {
+        (fs::read_dir(&trash).unwrap().count() == 0).then_some(())
+    })
+    .await;
 }
 
 async fn commit(checkout: &Checkout) -> Committed {

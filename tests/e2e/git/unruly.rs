@@ -215,7 +215,7 @@ async fn a_commit_ends_has_what_is_regular_and_names_the_rest() {
         repository.folder_of(&done.commit).await.unwrap();
         repository.discard_checks(&done.commit).await.unwrap();
         let folder = checkout.folder().to_owned();
-        checkout.remove().await.unwrap();
+        remove(&bed, &checkout).await;
         assert!(!folder.exists(), "{name}");
     }
 }
@@ -242,7 +242,7 @@ async fn deep_folders_and_long_paths_are_walked_committed_and_removed() {
         repository.folder_of(&done.commit).await.unwrap();
         repository.discard_checks(&done.commit).await.unwrap();
         let folder = checkout.folder().to_owned();
-        checkout.remove().await.unwrap();
+        remove(&bed, &checkout).await;
         assert!(!folder.exists());
     }
 }
@@ -397,11 +397,13 @@ async fn a_device_is_left_out() {
 #[tokio::test]
 async fn a_file_of_another_user_with_several_names_is_not_read() {
     let bed = Bed::new(Push::Never).await;
-    let mut other = setup(bed.folder.path(), Push::Never, LocalHooks::Ignore);
-    other.agent_uid += 1;
-    let git = Git::find(other).await.unwrap();
-    let repository = git.attach("run_1", &bed.url(), None).await.unwrap();
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a folder to another user");
+        return;
+    }
+    let repository = bed.attach().await;
     let checkout = bed.checkout(&repository, "one").await;
+    std::os::unix::fs::chown(checkout.folder(), Some(65534), None).unwrap();
     write(bed.folder.path(), "secret", "secret");
     fs::hard_link(
         bed.folder.path().join("secret"),

@@ -15,11 +15,16 @@ use super::blobs::{Batches, next_blob};
 use super::conflict::Version;
 use super::made::Made;
 use super::program::make_folder;
-use super::repository::{FETCH, make_repository, remove_folder};
+use super::repository::make_repository;
+use super::trash::ATTEMPTS;
 use super::tree::{READ_FOLDER, SUBMODULE, Tree};
 use super::{Branch, CommitId, Error, Input, Repository};
 
-const FILL: &str = r#"git "$@" && exec git reset --quiet --hard"#;
+/// Copies the objects of commits that are not shared, if there are any, and checks the last of them out.
+const FILL: &str = r#"[ -z "$NEW" ] || printf '%s\n^%s\n' "$NEW" "$BASE" |
+    git pack-objects --quiet --revs --stdout --delta-base-offset |
+    GIT_DIR="$OWN" git index-pack --stdin >&2 || exit
+GIT_DIR="$OWN" GIT_WORK_TREE="$TREE" exec git "$@""#;
 
 /// Folder of an attempt. Cheap to clone.
 #[derive(Clone)]
@@ -50,19 +55,16 @@ impl Repository {
         if self.made(&folder)?.is_none() {
             let tip = self.tip(branch).await?;
             let tip = tip.ok_or_else(|| Error::NoRef(branch.to_string()))?;
-            discard(folder.clone()).await?;
+            self.git().delete(self.run(), &folder).await?;
             // Two refineries merge into the same branch; the later one contains the earlier one.
             let branches: BTreeMap<_, _> = inputs
                 .iter()
-                .map(|input| (input.branch.as_str(), input.commit.as_str()))
+                .map(|input| (input.branch.as_str(), &input.commit))
                 .collect();
-            let source = branch.full();
-            let sources = branches
-                .into_iter()
-                .map(|(branch, commit)| (commit, branch));
-            let sources: Vec<_> = sources.chain([(&*source, branch.as_str())]).collect();
-            self.fill(&folder, &sources, given).await?;
-            let record = || Made::new(&open_folder(&folder)?.into(), tip)?.write(&folder);
+            let sources = branches.into_iter().chain([(branch.as_str(), &tip)]);
+            self.fill(&folder, &sources.collect::<Vec<_>>(), given)
+                .await?;
+            let record = || Made::new(&open_folder(&folder)?.into(), tip.clone())?.write(&folder);
             record().map_err(|error| Error::file(&folder, error))?;
         }
         self.open(branch)
@@ -94,7 +96,7 @@ impl Repository {
     }
 
     fn place(&self, branch: &Branch) -> PathBuf {
-        self.folder().join("attempts").join(branch.below_run())
+        self.folder().join(ATTEMPTS).join(branch.below_run())
     }
 
     fn made(&self, folder: &Path) -> Result<Option<Made>, Error> {
@@ -104,49 +106,78 @@ impl Repository {
     /// Makes a folder with exactly a commit, for checks. One that is there is removed, since checks can change it.
     pub async fn folder_of(&self, commit: &CommitId) -> Result<PathBuf, Error> {
         let folder = self.folder().join("checks").join(commit.as_str());
-        discard(folder.clone()).await?;
-        self.fill(&folder, &[(commit.as_str(), "checks")], None)
-            .await?;
+        self.git().delete(self.run(), &folder).await?;
+        self.fill(&folder, &[("checks", commit)], None).await?;
         Ok(folder)
     }
 
     /// Removes the folder of [`Self::folder_of`].
     pub async fn discard_checks(&self, commit: &CommitId) -> Result<(), Error> {
-        discard(self.folder().join("checks").join(commit.as_str())).await
+        let folder = self.folder().join("checks").join(commit.as_str());
+        self.git().delete(self.run(), &folder).await
     }
 
-    /// Makes a folder with a repository of its own, which shares no file with another one and has no remote. It has
-    /// these commits as branches, and that of the last one is checked out.
+    /// Makes a folder with a repository of its own, which has no remote. It has these commits as branches, and that of the
+    /// last one is checked out. Objects that every copy of the run has are shared; if they are damaged, they are made
+    /// again.
     async fn fill(
         &self,
         folder: &Path,
-        sources: &[(&str, &str)],
+        sources: &[(&str, &CommitId)],
         given: Option<&CommitId>,
     ) -> Result<(), Error> {
-        let branch = sources.last().map_or("", |(_, branch)| *branch);
+        self.git().removed(self.run()).await;
+        match self.fill_once(folder, sources, given).await {
+            Err(error @ Error::Failed { .. }) => {
+                let folder = folder.display();
+                tracing::warn!("shared objects are copied again for {folder}: {error}");
+            }
+            filled => return filled,
+        }
+        self.discard_shared().await?;
+        self.fill_once(folder, sources, given).await
+    }
+
+    async fn fill_once(
+        &self,
+        folder: &Path,
+        sources: &[(&str, &CommitId)],
+        given: Option<&CommitId>,
+    ) -> Result<(), Error> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let new = folder.with_file_name(format!(".new-{name}"));
-        discard(new.clone()).await?;
+        self.git().delete(self.run(), &new).await?;
+        let shared = self.shared_objects().await?;
         make_folder(&new)?;
         let own = new.join(".git");
+        let (branch, head) = sources.last().copied().unwrap_or(("", self.base()));
         make_repository(&own, false, branch, self.base())?;
-        let fetch = self.git().step(&own, &FETCH).script(FILL);
+        let refs = sources
+            .iter()
+            .map(|(branch, commit)| (format!("refs/heads/{branch}"), format!("{commit}\n")));
+        let shared = format!("{}\n", shared.display());
+        let files = [("objects/info/alternates".to_owned(), shared)];
+        for (file, text) in files.into_iter().chain(refs) {
+            let file = own.join(file);
+            make_folder(file.parent().unwrap_or(&own))?;
+            fs::write(&file, text).map_err(|error| Error::file(&file, error))?;
+        }
+        let commits = sources.iter().map(|(_, commit)| commit.as_str());
+        let added: Vec<_> = commits
+            .filter(|commit| *commit != self.base().as_str())
+            .collect();
+        let step = self.step(&["reset", "--quiet", "--hard"]).script(FILL);
         // It is made again if the machine fails.
-        let fetch = fetch.setting("core.fsync", "none");
-        let fetch = fetch.setting("fetch.fsckObjects", "false");
-        let fetch = fetch.env("GIT_ALLOW_PROTOCOL", "file");
-        let fetch = fetch.env("GIT_WORK_TREE", new.to_string_lossy());
-        let fetch = fetch.arg("--update-head-ok");
-        let fetch = fetch.arg(self.bare().to_string_lossy());
-        let refs = sources.iter();
-        let refs = refs.map(|(source, branch)| format!("{source}:refs/heads/{branch}"));
-        let fetch = refs.fold(fetch, |fetch, refs| fetch.arg(refs));
-        fetch.bytes().await?;
+        let step = step.setting("core.fsync", "none");
+        let step = step.env("NEW", added.join("\n"));
+        let step = step.env("BASE", self.base().as_str());
+        let step = step.env("OWN", own.to_string_lossy());
+        let step = step.env("TREE", new.to_string_lossy());
+        step.bytes().await?;
         if let Some(given) = given {
-            let head = sources.last().map_or("", |(source, _)| *source);
             let opened = open_folder(&new).map_err(io::Error::from)?;
-            let tree = Arc::new(Tree::new(opened, self.git().inner.agent_uid));
-            write(self, &tree, head, given).await?;
+            let tree = Arc::new(Tree::new(opened)?);
+            write(self, &tree, head.as_str(), given).await?;
         }
         fs::rename(&new, folder).map_err(|error| Error::file(folder, error))
     }
@@ -159,12 +190,6 @@ impl Checkout {
 
     pub fn branch(&self) -> &Branch {
         &self.branch
-    }
-
-    /// Removes the folder. Its branch stays.
-    pub async fn remove(self) -> Result<(), Error> {
-        Made::remove(&self.folder).map_err(|error| Error::file(&self.folder, error))?;
-        discard(self.folder).await
     }
 
     /// Opens the folder, if it is the one that was made.
@@ -180,10 +205,7 @@ impl Checkout {
             error => Error::file(&self.folder, error.into()),
         })?;
         match self.made.is(&opened)? {
-            true => Ok(Tree::new(
-                opened.into(),
-                self.repository.git().inner.agent_uid,
-            )),
+            true => Ok(Tree::new(opened.into())?),
             false => Err(lost("was replaced")),
         }
     }
@@ -258,11 +280,6 @@ pub(super) fn parts(output: &[u8]) -> impl Iterator<Item = &[u8]> {
     output
         .split(|byte| *byte == 0)
         .filter(|part| !part.is_empty())
-}
-
-async fn discard(folder: PathBuf) -> Result<(), Error> {
-    let removing = spawn_blocking(move || remove_folder(&folder));
-    removing.await.map_err(io::Error::other)?
 }
 
 /// Result of work on a folder that blocks.

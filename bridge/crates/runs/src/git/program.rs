@@ -17,7 +17,9 @@ use tokio::time::timeout;
 use forge_base::tasks::Tasks;
 use forge_process::program::{Launcher, LauncherSettings, Program, Purpose};
 
+use super::private::{self, STEPS};
 use super::settings::{SETTINGS, environment};
+use super::trash::Removals;
 use super::{Error, RefusedUrl, Remotes, RepoUrl};
 
 /// Oldest version that merges without a work tree (`merge-tree --write-tree`).
@@ -60,8 +62,6 @@ pub struct Setup {
     pub folder: PathBuf,
     /// Limit of one step.
     pub timeout: Duration,
-    /// User that agents work as. Files with several names are committed only if they belong to it.
-    pub agent_uid: u32,
     pub remotes: Remotes,
 }
 
@@ -75,9 +75,9 @@ pub(super) struct Inner {
     program: PathBuf,
     launcher: Launcher,
     pub(super) timeout: Duration,
-    pub(super) agent_uid: u32,
     pub(super) folder: PathBuf,
     pub(super) remotes: Remotes,
+    pub(super) removals: Removals,
 }
 
 impl Git {
@@ -101,12 +101,12 @@ impl Git {
                 program,
                 launcher,
                 timeout: setup.timeout,
-                agent_uid: setup.agent_uid,
                 folder: setup.folder,
                 remotes: setup.remotes,
+                removals: Removals::default(),
             }),
         };
-        let version = git.step(&git.inner.folder, &["version"]).text().await;
+        let version = git.step(&["version"]).text().await;
         let version = version.map_err(|error| Error::Missing(error.to_string()))?;
         match parse_version(&version) {
             Some(found) if found >= OLDEST => Ok(git),
@@ -119,16 +119,13 @@ impl Git {
         self.inner.remotes.rules.check(address)
     }
 
-    /// A step in the repository with this git directory. It is always named, since git would search for one.
-    pub(super) fn step(&self, repository: &Path, args: &[&str]) -> Step<'_> {
+    /// A step without a repository. It is named all the same, since git would search for one.
+    pub(super) fn step(&self, args: &[&str]) -> Step<'_> {
         Step {
             git: &self.inner,
+            repository: None,
             args: args.iter().map(|&arg| arg.to_owned()).collect(),
-            env: [(
-                "GIT_DIR".to_owned(),
-                repository.display().to_string().into(),
-            )]
-            .into(),
+            env: [("GIT_DIR".to_owned(), "/dev/null".into())].into(),
             settings: SETTINGS
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .to_vec(),
@@ -142,6 +139,8 @@ impl Git {
 /// commands of git.
 pub(super) struct Step<'a> {
     git: &'a Inner,
+    /// Repository of a run, and the length of its ids.
+    repository: Option<(PathBuf, usize)>,
     args: Vec<String>,
     script: Option<&'static str>,
     env: BTreeMap<String, SecretString>,
@@ -167,6 +166,12 @@ pub(super) struct Output {
 }
 
 impl Step<'_> {
+    /// Works in a repository of a run, whose ids have this length. Of its files, refs and objects are used only.
+    pub(super) fn within(mut self, repository: &Path, digits: usize) -> Self {
+        self.repository = Some((repository.to_owned(), digits));
+        self
+    }
+
     pub(super) fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
         self
@@ -226,6 +231,16 @@ impl Step<'_> {
         for (number, (name, value)) in settings.into_iter().enumerate() {
             self = self.env(&format!("GIT_CONFIG_KEY_{number}"), name);
             self = self.env(&format!("GIT_CONFIG_VALUE_{number}"), value);
+        }
+        let git_dir = match &self.repository {
+            Some((repository, digits)) => {
+                let steps = self.git.folder.join(STEPS);
+                Some(private::git_dir(&steps, repository, *digits)?)
+            }
+            None => None,
+        };
+        if let Some(git_dir) = &git_dir {
+            self = self.env("GIT_DIR", git_dir.path().to_string_lossy());
         }
         let (git, input) = (self.git, self.input);
         let (command, before) = match self.script {

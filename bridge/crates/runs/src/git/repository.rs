@@ -5,12 +5,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::descent;
+use tokio::sync::Mutex;
+
 use super::lock::Lock;
-use super::name::{check_id, is_ref};
+use super::name::is_ref;
 use super::program::{Input, Output, Step, make_folder};
 use super::remote::{Call, Side};
 use super::settings::{self, ATTRIBUTES};
+use super::trash::remove_folder;
+use super::tree::{Entry, Tree, read_up_to};
 use super::{Branch, CommitId, Error, Git, Push, Remotes, RepoUrl};
 
 /// Commit that the run begins with. No branch, so that nothing pushes it.
@@ -21,6 +24,8 @@ const CONTAINING: &str = "refs/forge/containing";
 const UNNAMED: &str = "unnamed";
 /// Beginning of the full name of a branch.
 const HEADS: &str = "refs/heads/";
+/// Limit of a file with one ref.
+const REF_BYTES: u64 = 1024;
 pub(super) const FETCH: [&str; 4] = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head"];
 
 /// Repository of a run. Cheap to clone.
@@ -32,11 +37,14 @@ pub struct Repository {
 struct Inner {
     git: Git,
     url: RepoUrl,
+    run: String,
     /// Folder of the run.
     folder: PathBuf,
     bare: PathBuf,
     base: CommitId,
     default_branch: Option<String>,
+    /// Held while the objects that copies share are made or removed.
+    sharing: Mutex<()>,
 }
 
 impl Git {
@@ -49,7 +57,7 @@ impl Git {
         url: &RepoUrl,
         start: Option<&str>,
     ) -> Result<Repository, Error> {
-        let folder = self.inner.folder.join(check_id(run)?);
+        let folder = self.run_folder(run)?;
         let bare = folder.join("repository.git");
         if fs::exists(&bare).map_err(|error| Error::file(&bare, error))? {
             remove_locks(&bare).map_err(|error| Error::file(&bare, error))?;
@@ -60,31 +68,30 @@ impl Git {
             self.fetch_all(&new, url, run, start).await?;
             fs::rename(&new, &bare).map_err(|error| Error::file(&bare, error))?;
         }
-        let base = format!("{BASE}^{{commit}}");
-        let base = self
-            .step(&bare, &["rev-parse", "--verify", &base])
-            .text()
-            .await?;
-        let head = self.step(&bare, &["symbolic-ref", "HEAD"]).text().await?;
+        let start = ref_file(&bare, BASE)?;
+        let start = start.as_deref().and_then(CommitId::parse);
+        let start = start.ok_or_else(|| Error::NoRef(BASE.to_owned()))?;
+        // A tag is what it names.
+        let commit = format!("{start}^{{commit}}");
+        let base = self.step(&["rev-parse", "--verify", &commit]);
+        let base = base.within(&bare, start.as_str().len()).text().await?;
+        let head = ref_file(&bare, "HEAD")?.unwrap_or_default();
         let head = head
-            .strip_prefix("refs/heads/")
-            .filter(|name| *name != UNNAMED);
+            .strip_prefix("ref: refs/heads/")
+            .filter(|name| *name != UNNAMED && is_ref(name));
         let inner = Inner {
             git: self.clone(),
             url: url.clone(),
+            run: run.to_owned(),
             folder,
             bare,
             base: CommitId::parse(&base).ok_or(Error::Unexpected("rev-parse"))?,
             default_branch: head.map(str::to_owned),
+            sharing: Mutex::default(),
         };
         Ok(Repository {
             inner: Arc::new(inner),
         })
-    }
-
-    /// Removes everything of a run. Blocks.
-    pub fn remove(&self, run: &str) -> Result<(), Error> {
-        remove_folder(&self.inner.folder.join(check_id(run)?))
     }
 
     async fn fetch_all(
@@ -103,7 +110,7 @@ impl Git {
             Some(name) => vec![format!("refs/heads/{name}"), format!("refs/tags/{name}")],
         };
         let call = self.call(url).await?;
-        let mut list = call.apply(self.step(new, &["ls-remote", "--symref"]), Side::Sends);
+        let mut list = call.apply(self.step(&["ls-remote", "--symref"]), Side::Sends);
         for name in wanted.iter().map(String::as_str).chain(["HEAD"]) {
             list = list.arg(name);
         }
@@ -153,10 +160,11 @@ impl Git {
         let (id, source) = match (&commit, found) {
             (Some(commit), _) => (commit.clone(), commit.as_str()),
             (None, Some((id, source))) => (id, &**source),
-            (None, None) => return Err(self.nothing_found(new, &call, start).await),
+            (None, None) => return Err(self.nothing_found(&call, start).await),
         };
         make_repository(new, true, head.unwrap_or(UNNAMED), &id)?;
-        let fetch = call.apply(self.step(new, &FETCH), Side::Sends);
+        let digits = id.as_str().len();
+        let fetch = call.apply(self.step(&FETCH).within(new, digits), Side::Sends);
         let fetched = remote(fetch.arg(format!("+{source}:{BASE}"))).await;
         match (&commit, fetched) {
             (Some(commit), Err(Error::Remote(_))) => {
@@ -165,7 +173,8 @@ impl Git {
             (_, fetched) => drop(fetched?),
         }
         let is_there = async |name: &str| {
-            let step = self.step(new, &["rev-parse", "--verify", "--quiet", name]);
+            let step = self.step(&["rev-parse", "--verify", "--quiet", name]);
+            let step = step.within(new, digits);
             step.run().await.map(|output| output.code == 0)
         };
         // Git reports no failure if it leaves out a branch since the remote lacks its history.
@@ -187,7 +196,8 @@ impl Git {
         call: &Call,
         commit: &CommitId,
     ) -> Result<(), Error> {
-        let fetch = call.apply(self.step(new, &FETCH), Side::Sends);
+        let step = |args: &[&str]| self.step(args).within(new, commit.as_str().len());
+        let fetch = call.apply(step(&FETCH), Side::Sends);
         let all = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:{CONTAINING}/{kind}/*"));
         let fetch = all.into_iter().fold(fetch, |fetch, refs| fetch.arg(refs));
         remote(fetch).await?;
@@ -195,18 +205,18 @@ impl Git {
             Error::Failed { .. } => Error::NoCommit(commit.clone()),
             other => other,
         };
-        let base = self.step(new, &["update-ref", BASE, commit.as_str()]);
+        let base = step(&["update-ref", BASE, commit.as_str()]);
         base.bytes().await.map_err(no_commit)?;
         let format = "--format=delete %(refname)";
-        let listed = self.step(new, &["for-each-ref", format, CONTAINING]);
+        let listed = step(&["for-each-ref", format, CONTAINING]);
         let listed = listed.bytes().await?;
-        let delete = self.step(new, &["update-ref", "--stdin"]);
+        let delete = step(&["update-ref", "--stdin"]);
         delete.input(Input::Bytes(listed)).bytes().await.map(drop)
     }
 
     /// Reason why a remote has not what a run begins with.
-    async fn nothing_found(&self, new: &Path, call: &Call, start: Option<&str>) -> Error {
-        let all = self.step(new, &["ls-remote", "--refs"]);
+    async fn nothing_found(&self, call: &Call, start: Option<&str>) -> Error {
+        let all = self.step(&["ls-remote", "--refs"]);
         let all = match listed(call.apply(all, Side::Sends)).await {
             Ok(all) => all,
             Err(error) => return error,
@@ -255,7 +265,18 @@ impl Repository {
     }
 
     pub(super) fn step(&self, args: &[&str]) -> Step<'_> {
-        self.inner.git.step(&self.inner.bare, args)
+        let Inner {
+            git, bare, base, ..
+        } = &*self.inner;
+        git.step(args).within(bare, base.as_str().len())
+    }
+
+    pub(super) fn run(&self) -> &str {
+        &self.inner.run
+    }
+
+    pub(super) fn sharing(&self) -> &Mutex<()> {
+        &self.inner.sharing
     }
 
     /// Commit of a branch of the run; `None` if there is no such branch.
@@ -267,18 +288,14 @@ impl Repository {
     pub(super) async fn get_ref(&self, name: &str) -> Result<Option<CommitId>, Error> {
         // Git keeps a ref that it has written in a file, until refs are packed, which nothing does here. Reading it
         // spares a process in each step of an attempt.
-        match fs::read_to_string(self.bare().join(name)) {
-            Ok(text) => {
-                if let Some(commit) = CommitId::parse(text.trim_end()) {
+        match ref_file(self.bare(), name)? {
+            Some(text) => {
+                if let Some(commit) = CommitId::parse(&text) {
                     return Ok(Some(commit));
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if !self.bare().join("packed-refs").exists() {
-                    return Ok(None);
-                }
-            }
-            Err(_) => {}
+            None if !self.bare().join("packed-refs").exists() => return Ok(None),
+            None => {}
         }
         let step = self.step(&["rev-parse", "--verify", "--quiet", name]);
         let output = step.run().await?;
@@ -322,6 +339,19 @@ impl Repository {
     }
 }
 
+/// Text of a file of a repository that holds one ref, without its line break; `None` if there is none. By descriptor,
+/// so that nothing that an agent puts there is waited for.
+fn ref_file(repository: &Path, name: &str) -> Result<Option<String>, Error> {
+    let read = || {
+        let Entry::File(file, ..) = Tree::open(repository)?.entry(name.as_bytes())? else {
+            return Ok(None);
+        };
+        let text = read_up_to(file, REF_BYTES)?.unwrap_or_default();
+        Ok(Some(String::from_utf8_lossy(&text).trim_end().to_owned()))
+    };
+    read().map_err(|error| Error::file(&repository.join(name), error))
+}
+
 /// Makes an empty repository, as `git init` does.
 pub(super) fn make_repository(
     path: &Path,
@@ -333,7 +363,7 @@ pub(super) fn make_repository(
         make_folder(&path.join(folder))?;
     }
     let head = format!("ref: refs/heads/{branch}\n");
-    let config = settings::repository(is_bare, like);
+    let config = settings::repository(is_bare, like.as_str().len());
     for (name, text) in [
         ("info/attributes", ATTRIBUTES),
         ("config", &config),
@@ -381,9 +411,4 @@ fn remove_locks(folder: &Path) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Removes a folder that an agent may have closed to its owner.
-pub(super) fn remove_folder(path: &Path) -> Result<(), Error> {
-    descent::remove(path).map_err(|error| Error::file(path, error))
 }

@@ -3,11 +3,9 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use super::CommitId;
-
 /// Settings of every step, stronger than those of any repository: no hook, monitor, submodule, redirect or helper, and
 /// nothing in the background.
-pub(super) const SETTINGS: [(&str, &str); 25] = [
+pub(super) const SETTINGS: [(&str, &str); 27] = [
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
     // The rules for addresses decide which repositories are used, and nothing that they contain is run.
@@ -17,6 +15,9 @@ pub(super) const SETTINGS: [(&str, &str); 25] = [
     ("core.attributesFile", "/dev/null"),
     ("core.excludesFile", "/dev/null"),
     ("core.alternateRefsCommand", ":"),
+    // Files that are derived from objects, and can say something else than these.
+    ("core.commitGraph", "false"),
+    ("core.multiPackIndex", "false"),
     ("core.protectHFS", "true"),
     ("core.protectNTFS", "true"),
     ("protocol.ext.allow", "never"),
@@ -43,15 +44,15 @@ pub(super) const SETTINGS: [(&str, &str); 25] = [
 /// no filter, line ending, keyword or encoding is applied, whatever `.gitattributes` says.
 pub(super) const ATTRIBUTES: &str = "* -filter -text -eol -ident -working-tree-encoding\n";
 
-/// Settings of a repository that is made here, with the kind of ids that `like` has.
-pub(super) fn repository(is_bare: bool, like: &CommitId) -> String {
-    let (version, ids) = match like.as_str().len() {
+/// Settings of a repository that is made here, with ids of this length.
+pub(super) fn repository(is_bare: bool, digits: usize) -> String {
+    let (version, ids) = match digits {
         64 => (1, "[extensions]\n\tobjectFormat = sha256\n"),
         _ => (0, ""),
     };
     format!(
         "[core]\n\trepositoryFormatVersion = {version}\n\tbare = {is_bare}\n{ids}[gc]\n\tauto = 0\n\
-         [uploadpack]\n\tallowAnySHA1InWant = true\n[user]\n\tname = agent\n\temail = agent@localhost\n"
+         [user]\n\tname = agent\n\temail = agent@localhost\n"
     )
 }
 

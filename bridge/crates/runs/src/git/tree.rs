@@ -42,7 +42,7 @@ pub(super) const CHANGED: &str = "it changed while it was read";
 /// Open folder of an agent.
 pub(super) struct Tree {
     root: OwnedFd,
-    /// User that the agent works as.
+    /// User that the agent works as: the owner of the folder, which is given to it before it begins.
     agent_uid: u32,
 }
 
@@ -56,8 +56,14 @@ pub(super) enum Entry {
 }
 
 impl Tree {
-    pub(super) fn new(root: OwnedFd, agent_uid: u32) -> Self {
-        Self { root, agent_uid }
+    pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
+        let agent_uid = fstat(&root)?.st_uid;
+        Ok(Self { root, agent_uid })
+    }
+
+    /// Opens a folder that is no link.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        Self::new(openat(CWD, path, READ_FOLDER, Mode::empty())?)
     }
 
     pub(super) fn open_root(&self) -> io::Result<OwnedFd> {
