@@ -52,6 +52,12 @@ pub(super) async fn continued(
     let record = ended(api, &run).await;
     assert_eq!(record["status"], "completed", "{point}: {record}");
     verified(api, &run).await;
+    // Also if the bridge was killed after the end of the run.
+    let folder = home.dir.path().join("data/runs").join(&run);
+    until("the folder of the run to be removed", async || {
+        (!folder.exists()).then_some(())
+    })
+    .await;
     (bridge, record)
 }
 

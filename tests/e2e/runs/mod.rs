@@ -5,6 +5,7 @@ mod agents;
 mod captain;
 mod conflicts;
 mod greeting;
+mod disk;
 mod hostile;
 mod killed;
 mod leavings;

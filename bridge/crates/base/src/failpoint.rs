@@ -21,6 +21,7 @@ pub const POINTS: &[&str] = &[
     "run.pushed",
     "run.merge",
     "run.merged",
+    "run.ended",
     "signal.record.before",
     "signal.record.after",
     "signal.engine.before",

@@ -19,6 +19,7 @@ use forge_base::trace::TraceContext;
 use forge_store::record::{DispatchFilter, RunChange, RunEvent, RunRecord, RunStatus, Status};
 use forge_store::{self as store};
 
+use crate::checkouts::{Checkouts, remove_completed};
 use crate::command::Command;
 use crate::context::{Context, Running};
 use crate::decide::{Action, Transition, changed, decide};
@@ -54,6 +55,7 @@ pub(crate) struct Driver {
     asked: mpsc::Receiver<Asked>,
     reports: (mpsc::Sender<Report>, mpsc::Receiver<Report>),
     in_flight: Vec<Action>,
+    checkouts: Checkouts,
     merging: Arc<Mutex<()>>,
     running: Running,
     /// Cancelled when the run is.
@@ -102,6 +104,7 @@ impl Driver {
             asked,
             reports: mpsc::channel(REPORTS),
             in_flight: Vec::new(),
+            checkouts: Checkouts::default(),
             merging: Arc::default(),
             running: Running::default(),
             stop: CancellationToken::new(),
@@ -129,13 +132,14 @@ impl Driver {
     async fn drive(&mut self) -> store::Result<()> {
         let artifacts = self.inner.store.run_artifacts(self.id).await?;
         self.artifact_bytes = artifacts.iter().map(|artifact| artifact.size).sum();
+        self.checkouts = Checkouts::find(&self.inner.git, self.id).await;
+        self.discard_checkouts();
         let mut reports = Vec::with_capacity(REPORTS);
         loop {
             let wake = self.advance().await?;
-            if let Some(end) = &self.state.end {
-                if end.status == End::Completed {
-                    repository::clean(&self.inner, self.id).await;
-                }
+            if self.state.end.is_some() {
+                failpoint::point("run.ended");
+                remove_completed(&self.inner, self.id, self.state.status()).await;
                 match self.last_command() {
                     Some(asked) => self.answer(asked).await?,
                     None => return Ok(()),
@@ -307,6 +311,7 @@ impl Driver {
             merging: Arc::clone(&self.merging),
             running: self.running.clone(),
         };
+        self.checkouts.note(&action);
         self.in_flight.push(action.clone());
         let shutdown = self.inner.shutdown.clone();
         let working = async move {
@@ -327,6 +332,18 @@ impl Driver {
         self.inner
             .tracker
             .spawn(async move { shutdown.run_until_cancelled_owned(Box::pin(working)).await });
+    }
+
+    /// Removes the checkouts that are not needed any more.
+    fn discard_checkouts(&mut self) {
+        let Self {
+            inner,
+            id,
+            state,
+            in_flight,
+            ..
+        } = self;
+        (self.checkouts).discard_over(&inner.git, *id, state, in_flight);
     }
 
     /// Carries out a request of a client.
@@ -456,6 +473,7 @@ impl Driver {
         self.seq += entries.len() as u64;
         if is_changed {
             self.share.update(&self.state);
+            self.discard_checkouts();
         }
         entries
             .iter()

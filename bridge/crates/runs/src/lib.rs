@@ -8,6 +8,7 @@ mod attempt;
 mod captain;
 pub mod change;
 mod check;
+mod checkouts;
 pub mod command;
 mod context;
 pub mod decide;
@@ -299,8 +300,11 @@ impl Runs {
         &self.0.meters
     }
 
-    /// Continues all runs that have not ended.
+    /// Continues all runs that have not ended, and removes folders of those that have.
     pub async fn recover(&self) -> store::Result<()> {
+        let tidying = checkouts::tidy(Arc::clone(&self.0));
+        let shutdown = self.0.shutdown.clone();
+        (self.0.tracker).spawn(async move { shutdown.run_until_cancelled_owned(tidying).await });
         let mut after = None;
         loop {
             let page = self.0.store.live_runs(after, 100).await?;

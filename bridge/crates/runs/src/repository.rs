@@ -1,13 +1,12 @@
-//! Beginning and end of the repository of a run.
+//! Beginning of the repository of a run.
 
 use forge_base::failpoint;
-use forge_base::id::RunId;
 
+use crate::Work;
 use crate::context::Context;
 use crate::event::{End, Event};
 use crate::git::{self, Outlook};
 use crate::wait::{Cause, Trouble};
-use crate::{Inner, Push, Work};
 
 /// Fetches the repository.
 pub(crate) async fn attach(context: &Context) -> Work {
@@ -53,17 +52,5 @@ fn unattached(context: &Context, error: &git::Error) -> Event {
             status: End::Failed,
             error: Some(reason),
         },
-    }
-}
-
-/// Removes the repository of an ended run, unless results are kept in it.
-pub(crate) async fn clean(inner: &Inner, run: RunId) {
-    let Ok(git) = inner.git.clone() else { return };
-    if inner.config.push == Push::Never {
-        return;
-    }
-    let removed = tokio::task::spawn_blocking(move || git.remove(&run.to_string())).await;
-    if let Ok(Err(error)) = removed {
-        tracing::warn!(%run, "the folder of the run was not removed: {error}");
     }
 }
