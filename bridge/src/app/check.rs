@@ -11,6 +11,7 @@ use crate::otlp::Exporter;
 use crate::registration::Endpoint;
 use forge_base::tasks::Tasks;
 use forge_delivery::sign::{self, Described, Signer};
+use forge_dispatch::ProgramUsers;
 use forge_dispatch::mcp::{self, Servers};
 use forge_net as net;
 use forge_net::guard::Guard;
@@ -22,7 +23,7 @@ use forge_store_postgres::peek::Report;
 
 use super::secrets::open_vault;
 use super::users::Users;
-use super::{HALT, Options, external, runs, store};
+use super::{HALT, Options, external, runs, store, users};
 use forge_signals::Terms;
 use forge_signals::forward::Upstream;
 
@@ -43,6 +44,8 @@ pub struct Findings {
     /// Everything that would prevent a bridge from serving with this configuration.
     pub problems: Vec<String>,
     pub warnings: Vec<String>,
+    /// Settings that would be better, also in a configuration without errors.
+    pub advice: Vec<String>,
     /// State of the database; `None` if the store is a file, or nothing could be found out.
     pub store: Option<Report>,
 }
@@ -138,6 +141,12 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
     if readable(&["process", "adapters"]) {
         let children = Children::new(&config.process, CHECK).map_err(anyhow::Error::from);
         let users = children.and_then(|children| Users::find(config, &children));
+        if let (Ok(users), true) = (&users, readable(&["runs"])) {
+            let reason = runs::closed_to(config, &users::ids(users));
+            findings
+                .warnings
+                .extend(reason.map(|reason| format!("runs are not available: {reason}")));
+        }
         findings.note(users.map(drop));
     }
     if readable(&["runs", "net", "callback"])
@@ -145,6 +154,9 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
     {
         findings.note(runs::remotes(config, &guard).map(drop));
         findings.note(runs::checks(config).map(drop));
+    }
+    if readable(&["runs", "store"]) {
+        findings.advice.extend(runs::advice(config));
     }
     if readable(&["net"]) {
         let client = Guard::new(&[]).map_err(anyhow::Error::from);
@@ -190,9 +202,14 @@ async fn git(config: &Config, findings: &mut Findings) -> anyhow::Result<()> {
     let children = Children::new(&config.process, CHECK)?;
     let config = Config {
         data_dir: folder.path().to_owned(),
+        runs: forge_runs::Config {
+            folder: None,
+            ..config.runs.clone()
+        },
         ..config.clone()
     };
-    let found = runs::find_git(&config, remotes, &children, CHECK, &Tasks::here()).await;
+    let users = ProgramUsers::default();
+    let found = runs::find_git(&config, remotes, &children, CHECK, &users, &Tasks::here()).await;
     let reason = found.err();
     findings
         .warnings

@@ -55,6 +55,7 @@ use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
 use forge_process::{Children, Swept};
 use forge_runs::Runs;
+use forge_runs::git::Claim;
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
 use forge_server::{AgentState, Phase};
@@ -120,6 +121,8 @@ pub struct Bridge {
     children: Children,
     /// Lock of `data_dir`, unless the store holds it.
     _node: Option<Node>,
+    /// Claim on the folder of runs.
+    _runs_claim: Option<Claim>,
     instance_id: Arc<str>,
     /// Hash of the token to send to the gateway registry.
     announced: watch::Sender<Option<String>>,
@@ -149,6 +152,7 @@ impl Bridge {
         let endpoint = Endpoint::open(&config.registration, config.listen, &config.net)?;
         let instance_id: Arc<str> = Uuid::now_v7().to_string().into();
         let (spans, exporter) = Exporter::open(&config.otlp, &config.net, &instance_id)?;
+        let claim = runs::claim(&config).await;
         let Opened { store, owner, node } = store::open(&config).await?;
         reseal::refuse_new_key(&*store, &config).await?;
         let vault = open_vault(&config).await?;
@@ -156,6 +160,7 @@ impl Bridge {
         reseal::fit(&*store, &vault).await?;
         let children = Children::new(&config.process, &owner)?;
         let users = Users::find(&config, &children)?;
+        let user_ids = users::ids(&users);
         reap(&children).await?;
         let clock = store.node().clock();
         let kept = Reloadable::from(config.retention.records);
@@ -170,6 +175,7 @@ impl Bridge {
             clock,
             config: Arc::new(dispatch::Config {
                 checkouts: Some(runs::folder(&config)),
+                program_users: user_ids.clone(),
                 ..config.dispatch.clone()
             }),
             retention: kept.clone(),
@@ -180,7 +186,13 @@ impl Bridge {
         settle_interrupted(&finisher).await?;
         let remotes = runs::remotes(&config, &guard)?;
         let checks = runs::checks(&config)?;
-        let git = runs::find_git(&config, remotes, &children, &owner, &tracker).await;
+        let (runs_claim, claimed) = runs::bind(&config, claim, &owner);
+        let git = match claimed {
+            Ok(()) => {
+                runs::find_git(&config, remotes, &children, &owner, &user_ids, &tracker).await
+            }
+            Err(reason) => Err(reason),
+        };
         if let Err(reason) = &git {
             tracing::warn!("runs are not available: {reason}");
         }
@@ -241,6 +253,7 @@ impl Bridge {
             retention: kept.clone(),
             git,
             launcher,
+            check_user: user_ids.default,
             tracker: tracker.clone(),
             shutdown: starting.clone(),
         };
@@ -269,6 +282,7 @@ impl Bridge {
             deliverer,
             children,
             _node: node,
+            _runs_claim: runs_claim,
             instance_id,
             announced: watch::Sender::new(auth.announced()),
             phase: watch::Sender::new(Phase::Starting),

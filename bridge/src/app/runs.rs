@@ -1,6 +1,7 @@
 //! Runs: the program git with its rules, and the handle.
 
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -9,17 +10,82 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use forge_base::reloadable::Reloadable;
 use forge_base::tasks::Tasks;
-use forge_dispatch::Dispatcher;
+use forge_dispatch::{Dispatcher, ProgramUsers};
 use forge_net::guard::Guard;
 use forge_process::Children;
+use forge_process::ownership::{self, UserId};
 use forge_process::program::Launcher;
-use forge_runs::git::{self, Git, Remotes, UrlRules};
+use forge_runs::git::{self, Claim, Git, Remotes, Unclaimed, UrlRules};
 use forge_runs::{Checks, Runs, Setup};
 use forge_store::Store;
 
+use super::store::Location;
+
 /// Folder of the repositories and checkouts of runs.
 pub(super) fn folder(config: &Config) -> PathBuf {
-    config.data_dir.join("runs")
+    let own = config.runs.folder.clone();
+    own.unwrap_or_else(|| config.data_dir.join("runs"))
+}
+
+/// Claims the folder. Waits for the disk only.
+pub(super) async fn claim(config: &Config) -> Result<Claim, Unclaimed> {
+    let folder = folder(config);
+    let path = folder.clone();
+    let claiming = tokio::task::spawn_blocking(move || Claim::take(&path));
+    claiming.await.unwrap_or_else(|error| {
+        let error = std::io::Error::other(error);
+        Err(Unclaimed::Unusable { folder, error })
+    })
+}
+
+/// Makes the claimed folder that of this store; the reason says why runs are not available.
+pub(super) fn bind(
+    config: &Config,
+    claim: Result<Claim, Unclaimed>,
+    owner: &str,
+) -> (Option<Claim>, Result<(), String>) {
+    // In `data_dir`, which is locked: no other bridge can have used it.
+    let is_own = config.runs.folder.is_none();
+    let bound = claim.and_then(|mut claim| claim.bind(owner, is_own).map(|()| claim));
+    match bound {
+        Ok(claim) => (Some(claim), Ok(())),
+        Err(error) => (None, Err(format!("{:#}", anyhow::Error::from(error)))),
+    }
+}
+
+/// Reason why the users of agents cannot work in the folder.
+pub(super) fn closed_to(config: &Config, users: &ProgramUsers) -> Option<String> {
+    let folder = folder(config);
+    let above = folder.parent().unwrap_or(&folder);
+    users.all().find_map(|user| {
+        let closed = ownership::first_closed(above, user)?;
+        Some(format!(
+            "agents run as the user {}, who cannot pass {} on the way to the checkouts: set `runs.folder` to a folder \
+             that this user can reach, or run `chmod o+x {}`",
+            user.uid,
+            closed.display(),
+            closed.display()
+        ))
+    })
+}
+
+/// Advice to have the checkouts on another disk, if they are on that of the store.
+pub(super) fn advice(config: &Config) -> Option<String> {
+    let Ok(Location::Folder(store)) = Location::of(config) else {
+        return None;
+    };
+    let folder = folder(config);
+    let device = |path: &Path| {
+        let existing = path.ancestors().find_map(|path| path.metadata().ok());
+        existing.map(|metadata| metadata.dev())
+    };
+    (device(&store)? == device(&folder)?).then(|| {
+        format!(
+            "agents of runs write to {}, which is on the disk of the store: if runs are used, set `runs.folder` to another \
+             disk, so that no agent can fill that of the store",
+            folder.display()
+        )
+    })
 }
 
 /// Rules for the repositories of runs.
@@ -44,14 +110,19 @@ pub(super) async fn find_git(
     remotes: Remotes,
     children: &Children,
     store_id: &str,
+    users: &ProgramUsers,
     tracker: &Tasks,
 ) -> Result<Git, String> {
+    if let Some(reason) = closed_to(config, users) {
+        return Err(reason);
+    }
     let setup = git::Setup {
         supervisor: children.supervisor().to_vec(),
         store_id: store_id.to_owned(),
         tracker: tracker.clone(),
         search: std::env::var_os("PATH").unwrap_or_default(),
         folder: folder(config),
+        has_other_users: users.all().next().is_some(),
         timeout: config.runs.git_timeout,
         remotes,
     };
@@ -65,6 +136,7 @@ pub(super) struct Parts {
     pub(super) retention: Reloadable<std::time::Duration>,
     pub(super) git: Result<Git, String>,
     pub(super) launcher: Launcher,
+    pub(super) check_user: Option<UserId>,
     pub(super) tracker: Tasks,
     pub(super) shutdown: CancellationToken,
 }
@@ -79,6 +151,7 @@ pub(super) fn open(config: &Config, checks: Checks, parts: Parts) -> Runs {
         retention: parts.retention,
         git: parts.git,
         launcher: parts.launcher,
+        check_user: parts.check_user,
         tracker: parts.tracker,
         shutdown: parts.shutdown,
     })

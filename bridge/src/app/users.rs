@@ -7,7 +7,9 @@ use forge_adapter_api::{self as api, child::inherited};
 
 use crate::config::Config;
 use forge_base::tasks::Tasks;
+use forge_dispatch::ProgramUsers;
 use forge_plugin_host::ProgramUser;
+use forge_process::ownership::UserId;
 use forge_process::program::{Launcher, LauncherSettings};
 use forge_process::{Children, User};
 
@@ -36,6 +38,22 @@ impl Users {
             default,
             of_adapters: own.collect::<anyhow::Result<_>>()?,
         })
+    }
+}
+
+/// Users without their supervisors.
+pub(super) fn ids(users: &Users) -> ProgramUsers {
+    let id = |user: &Option<ProgramUser>| {
+        let user = &user.as_ref()?.user;
+        Some(UserId {
+            uid: user.uid,
+            gid: user.gid,
+        })
+    };
+    let own = users.of_adapters.iter();
+    ProgramUsers {
+        default: id(&users.default),
+        of_adapters: own.map(|(name, user)| (name.clone(), id(user))).collect(),
     }
 }
 

@@ -24,12 +24,13 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     let Findings {
         problems,
         warnings,
+        advice,
         store,
     } = findings;
     let screen = context.screen();
     if context.global.json {
         screen.value(&json!({
-            "ok": problems.is_empty(), "file": file, "problems": problems, "warnings": warnings,
+            "ok": problems.is_empty(), "file": file, "problems": problems, "warnings": warnings, "advice": advice,
             "loaded": arguments.load, "store": store.as_ref().map(described),
         }))?;
     } else {
@@ -44,6 +45,12 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             screen.line(format_args!(
                 "{} {warning}",
                 screen.paint(Tone::Strong, "warning:")
+            ))?;
+        }
+        for line in &advice {
+            screen.line(format_args!(
+                "{} {line}",
+                screen.paint(Tone::Quiet, "advice:")
             ))?;
         }
         for problem in &problems {
@@ -133,6 +140,7 @@ fn examine(context: &Context, load: bool) -> anyhow::Result<Report> {
         problems: problems.iter().map(ToString::to_string).collect(),
         warnings,
         store: None,
+        advice: Vec::new(),
     };
     if let Some(config) = config {
         let options = app::Options::new(context.environment.clone());
@@ -141,6 +149,7 @@ fn examine(context: &Context, load: bool) -> anyhow::Result<Report> {
         let further = block_on(further)?;
         findings.problems.extend(further.problems);
         findings.warnings.extend(further.warnings);
+        findings.advice.extend(further.advice);
         findings.store = further.store;
     }
     Ok(Report {

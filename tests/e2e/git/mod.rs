@@ -118,6 +118,7 @@ fn setup(folder: &Path, push: Push, hooks: LocalHooks) -> Setup {
         tracker: Tasks::here(),
         search: std::env::var_os("PATH").unwrap(),
         folder: folder.join("runs"),
+        has_other_users: false,
         timeout: Duration::from_secs(60),
         remotes: Remotes::new(rules, &BTreeMap::new(), None, push, hooks).unwrap(),
     }

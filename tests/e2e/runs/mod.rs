@@ -22,6 +22,7 @@ mod steering;
 mod streams;
 mod surface;
 mod trouble;
+mod users;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

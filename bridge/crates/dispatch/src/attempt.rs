@@ -14,6 +14,7 @@ use forge_base::failpoint;
 use forge_base::time;
 use forge_delivery::send::{CallbackOptions, CallbackPayload};
 use forge_plugin_host::Permit;
+use forge_process::ownership;
 use forge_signals::ledger::Admission;
 use forge_store as store;
 use forge_store::record::{Begun, Claim};
@@ -133,6 +134,26 @@ impl Inner {
         }
     }
 
+    /// Gives the checkout of a step of a run to the user of the adapter's programs. Callers' folders stay as they are.
+    async fn give_checkout(
+        &self,
+        request: &DispatchRequest,
+        adapter: &Permit,
+        folder: Option<Folder>,
+    ) -> Result<Option<Folder>, String> {
+        let user = self.config.program_users.of(adapter.provider());
+        if let (true, Some(user), Some(folder)) = (request.is_step, user, &folder) {
+            let path = folder.path().to_owned();
+            let giving = tokio::task::spawn_blocking(move || ownership::give(&path, user));
+            let given = giving.await.map_err(std::io::Error::other).flatten();
+            let uid = user.uid;
+            given.map_err(|error| {
+                format!("workspace.dir cannot be given to the user {uid} of the adapter: {error}")
+            })?;
+        }
+        Ok(folder)
+    }
+
     async fn run(
         &self,
         begun: &Begun,
@@ -159,7 +180,11 @@ impl Inner {
                 return silent(Ending::Unavailable(text));
             }
         };
-        let folder = match workspace::reopen(request, &self.config) {
+        let opened = match workspace::reopen(request, &self.config) {
+            Ok(folder) => self.give_checkout(request, adapter, folder).await,
+            Err(text) => Err(text),
+        };
+        let folder = match opened {
             Ok(folder) => folder,
             Err(text) => {
                 let error = AdapterError::new("workspace_unavailable", text);

@@ -66,6 +66,7 @@ use forge_external::External;
 use forge_net as net;
 use forge_plugin_host::Registry;
 pub use forge_plugin_host::Steered;
+use forge_process::ownership::UserId;
 use forge_store as store;
 
 use finish::Finisher;
@@ -113,6 +114,9 @@ pub struct Config {
     /// Folder of the checkouts of runs. Only their own steps may name folders below it, whatever the roots are.
     #[serde(skip)]
     pub checkouts: Option<PathBuf>,
+    /// Users of the programs that adapters start, to whom checkouts are given.
+    #[serde(skip)]
+    pub program_users: ProgramUsers,
     /// Bytes of an output included in the result and the callback; the whole output has its own route.
     pub output_inline_bytes: usize,
     /// Maximum bytes of an output; a longer one ends the dispatch as `output_too_large`.
@@ -132,6 +136,26 @@ pub struct Config {
     pub offline_grace: Duration,
 }
 
+/// Users of the programs that adapters start, where these are other users than the bridge's.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramUsers {
+    pub default: Option<UserId>,
+    /// Adapters with a setting of their own.
+    pub of_adapters: BTreeMap<String, Option<UserId>>,
+}
+
+impl ProgramUsers {
+    pub fn of(&self, adapter: &str) -> Option<UserId> {
+        *self.of_adapters.get(adapter).unwrap_or(&self.default)
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = UserId> {
+        let all = self.of_adapters.values().chain([&self.default]);
+        all.filter_map(|user| *user)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -144,6 +168,7 @@ impl Default for Config {
             workspace_roots: Vec::new(),
             shared_workspaces: false,
             checkouts: None,
+            program_users: ProgramUsers::default(),
             output_inline_bytes: MIB,
             output_limit_bytes: 16 * MIB,
             schema_limit_bytes: MIB / 4,

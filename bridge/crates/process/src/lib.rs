@@ -17,6 +17,7 @@ use forge_base::metrics::Counter;
 
 mod depth;
 pub mod exec;
+pub mod ownership;
 mod proc;
 pub mod program;
 mod reaper;

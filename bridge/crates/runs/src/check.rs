@@ -59,6 +59,9 @@ pub(crate) async fn run(
         return Ok(None);
     };
     let folder = repository.folder_of(commit).await?;
+    if let Some(user) = context.inner.check_user {
+        git::give(&folder, user).await?;
+    }
     let mut checked = Checked {
         passed: 0,
         skipped: 0,

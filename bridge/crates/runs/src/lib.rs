@@ -51,6 +51,7 @@ use forge_base::tasks::Tasks;
 use forge_base::time::Clock;
 use forge_dispatch::Dispatcher;
 use forge_dispatch::trace::Trace;
+use forge_process::ownership::UserId;
 use forge_process::program::Launcher;
 use forge_store::record::{NewRun, RunOpened, RunRecord, RunStatus};
 use forge_store::{self as store, Store};
@@ -109,6 +110,8 @@ pub struct Config {
     /// Time for which trouble that no agent causes is waited for: a remote or an adapter that is away, a rate limit.
     #[serde(with = "forge_base::duration")]
     pub patience: Duration,
+    /// Folder of the repositories and checkouts of runs; default: `runs` in `data_dir`.
+    pub folder: Option<PathBuf>,
     /// Time for one command of git.
     #[serde(with = "forge_base::duration")]
     pub git_timeout: Duration,
@@ -131,6 +134,7 @@ impl Default for Config {
             checks: BTreeMap::new(),
             check_timeout: Duration::from_secs(1800),
             patience: Duration::from_secs(24 * 3600),
+            folder: None,
             git_timeout: Duration::from_secs(600),
         }
     }
@@ -150,6 +154,8 @@ pub struct Setup {
     pub git: Result<Git, String>,
     /// Starts the checks.
     pub launcher: Launcher,
+    /// User that the launcher starts programs as, if it is another one than the bridge's.
+    pub check_user: Option<UserId>,
     pub tracker: Tasks,
     /// Stops all work on runs; the next start continues it.
     pub shutdown: CancellationToken,
@@ -168,6 +174,7 @@ struct Inner {
     retention: Reloadable<Duration>,
     git: Result<Git, String>,
     launcher: Launcher,
+    check_user: Option<UserId>,
     tracker: Tasks,
     shutdown: CancellationToken,
     live: Mutex<HashMap<RunId, mpsc::Sender<Asked>>>,
@@ -277,6 +284,7 @@ impl Runs {
             retention,
             git,
             launcher,
+            check_user,
             tracker,
             shutdown,
         } = setup;
@@ -289,6 +297,7 @@ impl Runs {
             retention,
             git,
             launcher,
+            check_user,
             tracker,
             shutdown,
             live: Mutex::default(),

@@ -11,6 +11,8 @@ use rustix::fs::{CWD, Mode, openat};
 use rustix::io::Errno;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use forge_process::ownership::{self, UserId};
+
 use super::blobs::{Batches, next_blob};
 use super::conflict::Version;
 use super::made::Made;
@@ -148,6 +150,7 @@ impl Repository {
         let new = folder.with_file_name(format!(".new-{name}"));
         self.git().delete(self.run(), &new).await?;
         let shared = self.shared_objects().await?;
+        self.git().make_way(folder.parent().unwrap_or(folder))?;
         make_folder(&new)?;
         let own = new.join(".git");
         let (branch, head) = sources.last().copied().unwrap_or(("", self.base()));
@@ -280,6 +283,13 @@ pub(super) fn parts(output: &[u8]) -> impl Iterator<Item = &[u8]> {
     output
         .split(|byte| *byte == 0)
         .filter(|part| !part.is_empty())
+}
+
+/// Gives a folder to the user of the programs that work in it.
+pub async fn give(folder: &Path, user: UserId) -> Result<(), Error> {
+    let path = folder.to_owned();
+    let giving = spawn_blocking(move || ownership::give(&path, user));
+    blocking(giving, folder).await
 }
 
 /// Result of work on a folder that blocks.

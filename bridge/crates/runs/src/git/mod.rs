@@ -19,6 +19,7 @@ use forge_net::SendError;
 mod blobs;
 mod changes;
 mod checkout;
+mod claim;
 mod commit;
 mod conflict;
 mod decision;
@@ -43,7 +44,8 @@ mod tree;
 mod url;
 mod walk;
 
-pub use self::checkout::Checkout;
+pub use self::checkout::{Checkout, give};
+pub use self::claim::{Claim, Unclaimed};
 pub use self::commit::{Committed, LeftOut, Message};
 pub use self::conflict::{Conflict, Conflicted, Form, Kind, Version};
 pub use self::decision::{Decided, Decision, Settled};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +60,8 @@ pub struct Setup {
     pub search: OsString,
     /// Folder of all runs, absolute; created with 0700.
     pub folder: PathBuf,
+    /// Programs of other users work in checkouts.
+    pub has_other_users: bool,
     /// Limit of one step.
     pub timeout: Duration,
     pub remotes: Remotes,
@@ -75,6 +77,7 @@ pub(super) struct Inner {
     program: PathBuf,
     launcher: Launcher,
     pub(super) timeout: Duration,
+    has_other_users: bool,
     pub(super) folder: PathBuf,
     pub(super) remotes: Remotes,
     pub(super) removals: Removals,
@@ -101,6 +104,7 @@ impl Git {
                 program,
                 launcher,
                 timeout: setup.timeout,
+                has_other_users: setup.has_other_users,
                 folder: setup.folder,
                 remotes: setup.remotes,
                 removals: Removals::default(),
@@ -117,6 +121,20 @@ impl Git {
     /// Checks the address of a repository, with everything but a look-up of its name. Starts no program.
     pub fn check(&self, address: &str) -> Result<RepoUrl, RefusedUrl> {
         self.inner.remotes.rules.check(address)
+    }
+
+    /// Creates a folder of a run that contains checkouts, with those above it. Other users whose programs work in
+    /// checkouts can pass through it, and not list it.
+    pub(super) fn make_way(&self, folder: &Path) -> Result<(), Error> {
+        make_folder(folder)?;
+        if self.inner.has_other_users {
+            let own = |above: &&Path| above.starts_with(&self.inner.folder);
+            for folder in folder.ancestors().take_while(own) {
+                fs::set_permissions(folder, Permissions::from_mode(0o711))
+                    .map_err(|error| Error::file(folder, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// A step without a repository. It is named all the same, since git would search for one.

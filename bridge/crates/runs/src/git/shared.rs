@@ -46,8 +46,11 @@ fn copy(bare: &Path, new: &Path, base: &CommitId) -> Result<(), Error> {
     make_repository(new, true, "none", base)?;
     let from = bare.join("objects");
     copy_objects(&from, &new.join("objects")).map_err(|error| Error::file(&from, error))?;
-    let readable = Permissions::from_mode(0o555);
-    fs::set_permissions(new, readable).map_err(|error| Error::file(new, error))
+    for folder in ["info", "refs", ""].map(|name| new.join(name)) {
+        fs::set_permissions(&folder, Permissions::from_mode(0o555))
+            .map_err(|error| Error::file(&folder, error))?;
+    }
+    Ok(())
 }
 
 /// Copies the files of a folder of objects and of the folders in it. No link is followed, and none is made: a file of
