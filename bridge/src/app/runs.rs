@@ -27,11 +27,23 @@ pub(super) fn folder(config: &Config) -> PathBuf {
     own.unwrap_or_else(|| config.data_dir.join("runs"))
 }
 
-/// Claims the folder. Waits for the disk only.
+/// Claims the folder, and makes room on its disk if that is short of space: a full one would keep the store closed.
 pub(super) async fn claim(config: &Config) -> Result<Claim, Unclaimed> {
     let folder = folder(config);
     let path = folder.clone();
-    let claiming = tokio::task::spawn_blocking(move || Claim::take(&path));
+    let wanted = config.runs.free_bytes;
+    let claiming = tokio::task::spawn_blocking(move || {
+        let claim = Claim::take(&path)?;
+        match claim.make_room(wanted, forge_runs::REMOVED_FOR_ROOM) {
+            Ok(0) => {}
+            Ok(removed) => tracing::warn!(
+                "the disk of {} was full: {removed} checkouts of dead attempts were removed",
+                path.display()
+            ),
+            Err(error) => tracing::warn!("no room was made in {}: {error}", path.display()),
+        }
+        Ok(claim)
+    });
     claiming.await.unwrap_or_else(|error| {
         let error = std::io::Error::other(error);
         Err(Unclaimed::Unusable { folder, error })

@@ -1,5 +1,6 @@
 //! Disk space of runs: checkouts while they are needed, folders of ended runs, and a disk that becomes full.
 
+use super::super::harness::process::Home;
 use super::*;
 
 /// Size of the repository of the tests of space; it does not compress.
@@ -79,7 +80,7 @@ async fn tasks_need_the_space_of_those_that_run_at_once() {
         "{peak} of {most}: not measured at the peak"
     );
     until("the folder to be removed", async || {
-        (used(&runs) == 0).then_some(())
+        (!folder(&bridge, &run).exists()).then_some(())
     })
     .await;
     bridge.stop().await;
@@ -116,4 +117,205 @@ async fn folders_of_ended_runs_stay_as_long_as_they_can_be_needed() {
         .await;
         bridge.stop().await;
     }
+}
+
+/// A small file system in memory, which is gone with the value.
+struct SmallDisk(tempfile::TempDir);
+
+impl SmallDisk {
+    /// `None` where nothing can be mounted.
+    #[expect(clippy::print_stdout, reason = "a test that does not run says why")]
+    fn mount(megabytes: u64) -> Option<Self> {
+        let folder = tempfile::tempdir().unwrap();
+        let options = format!("size={megabytes}m,mode=0700");
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", &options, "runs-test"])
+            .arg(folder.path())
+            .output();
+        if mounted.is_ok_and(|output| output.status.success()) {
+            return Some(Self(folder));
+        }
+        println!("not run: this test needs to mount a file system");
+        None
+    }
+
+    fn free(&self) -> u64 {
+        let stat = rustix::fs::statvfs(self.0.path()).unwrap();
+        stat.f_bavail * stat.f_frsize
+    }
+
+    /// Writes a file until this many bytes are free.
+    fn fill(&self, file: &Path, free: u64) {
+        let size = self.free().saturating_sub(free);
+        let zeros = vec![0; usize::try_from(size).unwrap()];
+        // A file that does not fit is written as far as it does.
+        let _: std::io::Result<()> = std::fs::write(file, zeros);
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(self.0.path()).status();
+        assert!(unmounted.unwrap().success());
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// Store and runs are on one disk, which one agent fills: it is ended without a fault of the run, the other run
+/// completes, and so does this one once there is space.
+#[tokio::test]
+async fn an_agent_that_fills_the_disk_is_ended_before_the_store_suffers() {
+    let Some(disk) = SmallDisk::mount(96) else {
+        return;
+    };
+    let origin = Origin::new();
+    let settings = format!("{}free_bytes = {}\n", origin.settings(), 24 * MIB);
+    let data = disk.0.path().join("data").display().to_string();
+    let bridge = Bridge::configured(&settings, &[("BRIDGE_DATA_DIR", &data)]).await;
+    let api = &bridge.api;
+    let mut runs = Vec::new();
+    for id in ["large", "small"] {
+        let run = create(api, &json!({"repoUrl": origin.url()})).await;
+        let orders = format!("await .git/go\nwrite {id}.txt {id}");
+        say(api, &run, &plan(&[task(id, &[], &orders)])).await;
+        running(api, &run, 1).await;
+        runs.push(run);
+    }
+    let [large, small] = [&runs[0], &runs[1]];
+    let checkout = |run: &str, task: &str, attempt: u32| {
+        let attempts = disk.0.path().join("data/runs").join(run);
+        attempts.join(format!("attempts/{task}/{attempt}"))
+    };
+    disk.fill(&checkout(large, "large", 1).join("filler"), 16 * MIB);
+    let stale = until("the attempt to be ended", async || {
+        let events = page(api, large, "0").await;
+        let stale = of(&events, "task.stale")
+            .first()
+            .map(|data| (*data).clone());
+        stale
+    })
+    .await;
+    let error = stale["error"].as_str().unwrap();
+    assert!(error.starts_with("disk_full: "), "{error}");
+    assert_eq!(stale["counted"], false, "{stale}");
+    std::fs::write(checkout(small, "small", 1).join(".git/go"), "").unwrap();
+    assert_eq!(ended(api, small).await["status"], "completed");
+    until("the next attempt", async || {
+        checkout(large, "large", 2).exists().then_some(())
+    })
+    .await;
+    assert!(!checkout(large, "large", 1).exists() && disk.free() > 24 * MIB);
+    running(api, large, 1).await;
+    std::fs::write(checkout(large, "large", 2).join(".git/go"), "").unwrap();
+    let record = ended(api, large).await;
+    assert_eq!(
+        (&record["status"], &record["wait"]),
+        (&json!("completed"), &json!(null))
+    );
+    verified(api, large).await;
+    bridge.stop().await;
+}
+
+/// The disk is full of what is no attempt: the run says that it waits, and requests are answered.
+#[tokio::test]
+async fn a_full_disk_lets_runs_wait_with_a_reason_and_no_request_hangs() {
+    let Some(disk) = SmallDisk::mount(96) else {
+        return;
+    };
+    let origin = Origin::new();
+    let settings = format!("{}free_bytes = {}\n", origin.settings(), 24 * MIB);
+    let data = disk.0.path().join("data").display().to_string();
+    let home = [("BRIDGE_DATA_DIR", data.as_str())];
+    let bridge = Bridge::configured(&settings, &home).await;
+    let api = &bridge.api;
+    let run = create(api, &json!({"repoUrl": origin.url()})).await;
+    say(
+        api,
+        &run,
+        &plan(&[
+            task("a", &[], "await .git/go"),
+            task("b", &[], "write b.txt b"),
+        ]),
+    )
+    .await;
+    running(api, &run, 1).await;
+    let filler = disk.0.path().join("filler");
+    disk.fill(&filler, 20 * MIB);
+    let other = create(api, &json!({"repoUrl": origin.url()})).await;
+    let reason = until("the run to wait", async || {
+        let (_, record) = api.get(&format!("/api/v1/runs/{other}")).await;
+        record["wait"]["reason"].as_str().map(str::to_owned)
+    })
+    .await;
+    assert!(reason.contains("runs.free_bytes"), "{reason}");
+    // Nothing can be written at all.
+    disk.fill(&disk.0.path().join("more"), 0);
+    let (status, answer) = command(api, &other, "cancel").await;
+    assert!(
+        status == StatusCode::OK || status == StatusCode::SERVICE_UNAVAILABLE,
+        "{status} {answer}"
+    );
+    for file in ["filler", "more"] {
+        std::fs::remove_file(disk.0.path().join(file)).unwrap();
+    }
+    until("the run to be cancelled", async || {
+        let (_, record) = api.get(&format!("/api/v1/runs/{other}")).await;
+        if record["status"] != "cancelled" {
+            command(api, &other, "cancel").await;
+        }
+        (record["status"] == "cancelled").then_some(())
+    })
+    .await;
+    command(api, &run, "cancel").await;
+    ended(api, &run).await;
+    bridge.stop().await;
+}
+
+/// A bridge that was killed leaves a disk that a dead attempt has filled: the next one starts all the same, and the
+/// attempt is repeated.
+#[tokio::test]
+async fn a_bridge_starts_on_a_disk_that_a_dead_attempt_has_filled() {
+    let Some(disk) = SmallDisk::mount(96) else {
+        return;
+    };
+    let origin = Origin::new();
+    let mut home = Home::new(&[]);
+    let settings = format!("{}free_bytes = {}\n", origin.settings(), 24 * MIB);
+    std::fs::write(home.dir.path().join("forge-bridge.toml"), settings).unwrap();
+    home.set("PATH", &std::env::var("PATH").unwrap());
+    home.set(
+        "BRIDGE_DATA_DIR",
+        &disk.0.path().join("data").display().to_string(),
+    );
+    let bridge = home.start();
+    let run = create(&bridge.api, &json!({"repoUrl": origin.url()})).await;
+    let orders = "await .git/go\nwrite a.txt a";
+    say(&bridge.api, &run, &plan(&[task("a", &[], orders)])).await;
+    running(&bridge.api, &run, 1).await;
+    bridge.kill();
+    let task = disk
+        .0
+        .path()
+        .join("data/runs")
+        .join(&run)
+        .join("attempts/a");
+    disk.fill(&task.join("1/filler"), 0);
+    assert_eq!(disk.free(), 0);
+
+    let bridge = home.start();
+    let api = &bridge.api;
+    until("the next attempt", async || {
+        task.join("2").exists().then_some(())
+    })
+    .await;
+    assert!(!task.join("1").exists() && disk.free() > 24 * MIB);
+    running(api, &run, 1).await;
+    std::fs::write(task.join("2/.git/go"), "").unwrap();
+    let record = ended(api, &run).await;
+    assert_eq!(record["status"], "completed", "{record}");
+    let events = events(api, &run).await;
+    let error = of(&events, "task.stale")[0]["error"].as_str().unwrap();
+    assert!(error.starts_with("disk_full: "), "{error}");
+    bridge.kill();
 }

@@ -4,8 +4,8 @@
 mod agents;
 mod captain;
 mod conflicts;
-mod greeting;
 mod disk;
+mod greeting;
 mod hostile;
 mod killed;
 mod leavings;

@@ -13,13 +13,15 @@ use crate::files::FileChanges;
 use crate::git::{self, Branch, CommitId, Input, Merge, Message, Outlook, Repository};
 use crate::plan::AgentType;
 use crate::settlement::{self, Unsettled};
+use crate::space::DISK_FULL;
 use crate::state::Task;
 use crate::step::{self, NotSubmitted, Outcome, StepError};
 use crate::wait::{Cause, Trouble};
 use crate::{Artifact, Work};
 
 /// Error codes after which the agent may not have ended by itself.
-const STALE: [&str; 4] = [
+const STALE: [&str; 5] = [
+    DISK_FULL,
     "stalled",
     "interrupted",
     "adapter_crashed",
@@ -237,6 +239,21 @@ fn unsuccessful(context: &Context, task: &str, attempt: u32, error: &StepError) 
         work.entries.extend(wait.entries);
     }
     work
+}
+
+/// End of an attempt that the watch of the disk, or the start of the bridge, has ended; `None` if neither has. Its
+/// checkout is removed at once, since the end may wait for a store on the same disk.
+pub(crate) fn ended_for_space(context: &Context, task: &str, attempt: u32) -> Option<Work> {
+    let git = context.inner.git.as_ref().ok()?;
+    let branch = context.branch(task, attempt).ok()?;
+    let run = context.run.to_string();
+    let mark = git.mark_of(&run, &branch)?;
+    if let Err(error) = git.clear(&run, &branch) {
+        tracing::warn!(run, "the checkout of an attempt was not removed: {error}");
+    }
+    let (code, text) = mark.split_once(": ").unwrap_or((DISK_FULL, &mark));
+    let error = StepError::new(code, text);
+    Some(unsuccessful(context, task, attempt, &error))
 }
 
 fn stale(task: &str, attempt: u32, error: String, counted: bool) -> Work {

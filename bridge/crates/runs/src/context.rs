@@ -19,6 +19,7 @@ use forge_store::{self as store};
 use crate::agent::Place;
 use crate::git::{self, Branch, Repository};
 use crate::request::RunRequest;
+use crate::space::{Occupied, Space};
 use crate::state::State;
 use crate::step::StepId;
 use crate::wait::{Trouble, Wait};
@@ -64,6 +65,7 @@ impl Running {
 /// Place in [`Running`], until it is dropped.
 pub(crate) struct Followed {
     running: Running,
+    _occupied: Occupied,
     id: DispatchId,
 }
 
@@ -109,6 +111,7 @@ impl Context {
         running.insert(id, place.clone());
         Followed {
             running: self.running.clone(),
+            _occupied: Space::register(&self.inner, self.run, id, place),
             id,
         }
     }

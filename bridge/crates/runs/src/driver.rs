@@ -135,7 +135,9 @@ impl Driver {
         self.checkouts = Checkouts::find(&self.inner.git, self.id).await;
         self.discard_checkouts();
         let mut reports = Vec::with_capacity(REPORTS);
+        let mut space = self.inner.space.changes();
         loop {
+            space.mark_unchanged();
             let wake = self.advance().await?;
             if self.state.end.is_some() {
                 failpoint::point("run.ended");
@@ -151,6 +153,7 @@ impl Driver {
             tokio::select! {
                 () = sleep(waited) => {}
                 Some(asked) = self.asked.recv() => self.answer(asked).await?,
+                Ok(()) = space.changed() => {}
                 _ = self.reports.1.recv_many(&mut reports, REPORTS) => {
                     self.take(std::mem::take(&mut reports)).await?;
                 }
@@ -176,6 +179,7 @@ impl Driver {
                 false if self.stop.is_cancelled() => self.stop = CancellationToken::new(),
                 false => {}
             }
+            let is_short = self.inner.space.shortage().is_some();
             let mut has_changed = false;
             let (mut scheduled, mut new) = (Vec::new(), Vec::new());
             let now = self.inner.clock.now();
@@ -184,6 +188,7 @@ impl Driver {
                 match action {
                     Action::Record(transitions) => has_changed |= self.record(transitions).await?,
                     other if self.in_flight.contains(&other) => {}
+                    other if is_short && needs_space(&other) => {}
                     other => {
                         scheduled.extend(self.scheduled(&other).unwrap_or_default());
                         new.push(other);
@@ -483,6 +488,16 @@ impl Driver {
             trace::ended(spans, self.trace, self.id, (&self.state, end));
         }
         Ok(())
+    }
+}
+
+/// True for an action that makes folders or lets something run in them, which waits while the disk is short of space.
+fn needs_space(action: &Action) -> bool {
+    match action {
+        Action::Attach | Action::Captain { .. } | Action::Start { .. } | Action::Merge { .. } => {
+            true
+        }
+        Action::Follow(_) | Action::Push { .. } | Action::Record(_) => false,
     }
 }
 

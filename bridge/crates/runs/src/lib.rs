@@ -26,6 +26,7 @@ mod refinery;
 mod repository;
 pub mod request;
 mod settlement;
+mod space;
 pub mod state;
 mod step;
 mod takeover;
@@ -42,6 +43,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use forge_base::digest::sha256;
@@ -66,8 +68,13 @@ pub use git::{LocalHooks, Push};
 pub use greeting::FirstWord;
 use meters::Meters;
 use request::{FieldError, RunRequest};
+pub use space::REMOVED_FOR_ROOM;
+use space::Space;
 use state::State;
 use step::{Outcome, ToolCall};
+
+/// Time in which a request about a run is answered.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Settings of runs.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -112,6 +119,11 @@ pub struct Config {
     pub patience: Duration,
     /// Folder of the repositories and checkouts of runs; default: `runs` in `data_dir`.
     pub folder: Option<PathBuf>,
+    /// Limit of the bytes of one attempt's checkout, with those of the agents that it has started.
+    pub attempt_bytes: u64,
+    /// Bytes that stay free on the disk of the runs. While fewer are, nothing new starts, and the largest attempt is
+    /// ended.
+    pub free_bytes: u64,
     /// Time for one command of git.
     #[serde(with = "forge_base::duration")]
     pub git_timeout: Duration,
@@ -135,6 +147,8 @@ impl Default for Config {
             check_timeout: Duration::from_secs(1800),
             patience: Duration::from_secs(24 * 3600),
             folder: None,
+            attempt_bytes: 20 << 30,
+            free_bytes: 1 << 30,
             git_timeout: Duration::from_secs(600),
         }
     }
@@ -179,6 +193,7 @@ struct Inner {
     shutdown: CancellationToken,
     live: Mutex<HashMap<RunId, mpsc::Sender<Asked>>>,
     meters: Arc<Meters>,
+    space: Space,
 }
 
 /// A request of a client, with the place for its answer: the status after it.
@@ -302,7 +317,13 @@ impl Runs {
             shutdown,
             live: Mutex::default(),
             meters: Arc::default(),
+            space: Space::new(),
         }))
+    }
+
+    /// Wait of all runs for space on the disk; `None` while there is enough.
+    pub fn disk_wait(&self) -> Option<Wait> {
+        self.0.space.shortage()
     }
 
     pub fn meters(&self) -> &Meters {
@@ -312,8 +333,12 @@ impl Runs {
     /// Continues all runs that have not ended, and removes folders of those that have.
     pub async fn recover(&self) -> store::Result<()> {
         let tidying = checkouts::tidy(Arc::clone(&self.0));
-        let shutdown = self.0.shutdown.clone();
-        (self.0.tracker).spawn(async move { shutdown.run_until_cancelled_owned(tidying).await });
+        let watching = space::watch(Arc::clone(&self.0));
+        let until_shutdown = self.0.shutdown.clone();
+        self.0.tracker.spawn(async move {
+            let both = async { tokio::join!(tidying, watching) };
+            until_shutdown.run_until_cancelled_owned(both).await
+        });
         let mut after = None;
         loop {
             let page = self.0.store.live_runs(after, 100).await?;
@@ -420,8 +445,15 @@ impl Runs {
         let live = self.0.live().get(&id).cloned()?;
         let (answer, answered) = oneshot::channel();
         let command = command.clone();
-        live.send(Asked { command, answer }).await.ok()?;
-        answered.await.ok()
+        let answering = async {
+            live.send(Asked { command, answer }).await.ok()?;
+            answered.await.ok()
+        };
+        timeout(COMMAND_TIMEOUT, answering).await.unwrap_or_else(|_| {
+            // The driver repeats a write until the store takes it.
+            let text = "the request is carried out once the store can be written; send it again to see the result";
+            Some(Err(store::Error::Unavailable(text.to_owned()).into()))
+        })
     }
 }
 

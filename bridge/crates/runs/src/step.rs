@@ -19,6 +19,7 @@ use forge_store::{self as store};
 
 use crate::context::Context;
 use crate::event::Event;
+use crate::space::DISK_FULL;
 use crate::takeover::Takeover;
 use crate::wait::{Cause, Trouble};
 use crate::{Inner, Report, TakenOver};
@@ -70,7 +71,8 @@ pub(crate) struct StepError {
 }
 
 /// Codes of errors that no agent causes.
-const EXCUSED: [&str; 4] = [
+const EXCUSED: [&str; 5] = [
+    DISK_FULL,
     "interrupted",
     "adapter_crashed",
     "adapter_unavailable",
@@ -78,7 +80,6 @@ const EXCUSED: [&str; 4] = [
 ];
 
 impl StepError {
-    #[cfg(test)]
     pub(crate) fn new(code: &str, text: &str) -> Self {
         Self {
             code: code.to_owned(),
@@ -90,10 +91,14 @@ impl StepError {
 
     /// The trouble, if the agent did not cause the error, so that the step is repeated and not counted.
     pub(crate) fn trouble(&self) -> Option<Trouble> {
+        let cause = match &*self.code {
+            DISK_FULL => Cause::Disk,
+            _ => Cause::Attempt,
+        };
         let is_excused = self.is_retryable || EXCUSED.contains(&&*self.code);
         is_excused.then(|| Trouble {
             hint: self.retry_after,
-            ..Trouble::new(Cause::Attempt, self.to_string())
+            ..Trouble::new(cause, self.to_string())
         })
     }
 }

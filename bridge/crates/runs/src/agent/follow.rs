@@ -60,6 +60,13 @@ pub(crate) async fn follow(context: &Context, place: &Place) -> Work {
             "the agent is not known",
         );
     };
+    let is_own = place.agent == 0;
+    let ended_for_space = || attempt::ended_for_space(context, &place.task, place.attempt);
+    if place.round > 0
+        && let Some(work) = is_own.then(ended_for_space).flatten()
+    {
+        return work;
+    }
     let dispatch = match (place.agent, place.round) {
         (0, 0) => task.agent_id.as_ref().and_then(|id| id.parse().ok()),
         _ => match submit(context, place, agent).await {
@@ -89,9 +96,10 @@ pub(crate) async fn follow(context: &Context, place: &Place) -> Work {
         Err(error) => return context.again(&error).await,
     };
     let usage = outcome.usage(Some(&place.task), place.number());
-    let mut work = match outcome.tool_calls.is_empty() {
-        false => called(context, place, outcome.tool_calls).await,
-        true => ended(context, place, Ok(outcome)).await,
+    let mut work = match (is_own.then(ended_for_space).flatten(), &*outcome.tool_calls) {
+        (Some(work), _) => work,
+        (None, []) => ended(context, place, Ok(outcome)).await,
+        (None, _) => called(context, place, outcome.tool_calls).await,
     };
     if work.is_none() {
         return work;

@@ -39,6 +39,7 @@ mod remote;
 mod repository;
 mod settings;
 mod shared;
+mod space;
 mod trash;
 mod tree;
 mod url;

@@ -14,6 +14,7 @@ use super::name::check_id;
 use super::program::make_folder;
 use super::descent;
 use super::made::Made;
+use super::space::mark_path;
 use super::{Branch, Error, Git};
 
 /// Folder of what is being deleted. No id of a run begins with a dot.
@@ -55,19 +56,24 @@ impl Git {
     /// Removes the checkout of an attempt: it is out of the way on return, and deleted in the background. Its branch
     /// stays. Done if there is none.
     pub fn discard(&self, run: &str, branch: &Branch) -> Result<(), Error> {
-        let folder = self
-            .run_folder(run)?
-            .join(ATTEMPTS)
-            .join(branch.below_run());
+        let folder = self.attempt_folder(run, branch)?;
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let new = folder.with_file_name(format!(".new-{name}"));
         Made::remove(&folder).map_err(|error| Error::file(&folder, error))?;
         for folder in [&folder, &new] {
             self.delete_later(run, folder)?;
         }
+        if !name.contains('.') {
+            let _: io::Result<()> = fs::remove_file(mark_path(&folder));
+        }
         // Fails if there are others.
         let _: io::Result<()> = folder.parent().map_or(Ok(()), fs::remove_dir);
         Ok(())
+    }
+
+    /// Removes the checkout of an attempt, and keeps its mark.
+    pub fn clear(&self, run: &str, branch: &Branch) -> Result<(), Error> {
+        self.delete_later(run, &self.attempt_folder(run, branch)?)
     }
 
     /// Names of the attempts of a run that have checkouts, by task: `<attempt>` and `<attempt>.<agent>`. Blocks.

@@ -130,17 +130,20 @@ async fn show(
     _: Reader,
     _: NoQuery,
     State(store): State<Arc<dyn Store>>,
+    State(runs): State<Runs>,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Failure> {
+    let disk_wait = runs.disk_wait();
+    let waits = disk_wait.is_some();
     let (run, state) = find(store.as_ref(), &id).await?;
-    let [(_, tag), _] = tagged(&run);
+    let [(_, tag), _] = tagged(&run, waits);
     let known = headers
         .get(header::IF_NONE_MATCH)
         .and_then(|value| value.to_str().ok());
     let mut known = known.into_iter().flat_map(|list| list.split(','));
     if known.any(|one| one.trim().trim_start_matches("W/") == tag) {
-        return Ok((StatusCode::NOT_MODIFIED, tagged(&run)).into_response());
+        return Ok((StatusCode::NOT_MODIFIED, tagged(&run, waits)).into_response());
     }
     let (mut run, mut state) = (run, state);
     let mut artifacts = store.run_artifacts(run.id).await?;
@@ -153,14 +156,16 @@ async fn show(
         artifacts = store.run_artifacts(run.id).await?;
         (run, state) = (later, its_state);
     }
-    let tagged = tagged(&run);
+    let tagged = tagged(&run, waits);
     let cursor = store.log().cursor(run.last_position);
-    Ok((tagged, Json(view::whole(&run, &state, &artifacts, &cursor))).into_response())
+    let view = view::whole(&run, &state, &artifacts, &cursor, disk_wait.as_ref());
+    Ok((tagged, Json(view)).into_response())
 }
 
-/// Headers of a run as it is after an event.
-fn tagged(run: &RunRecord) -> [(HeaderName, String); 2] {
-    let tag = format!("\"{}:{}\"", run.id, run.seq);
+/// Headers of a run as it is after an event, and while something besides it lets it wait.
+fn tagged(run: &RunRecord, waits: bool) -> [(HeaderName, String); 2] {
+    let waits = if waits { ":waits" } else { "" };
+    let tag = format!("\"{}:{}{waits}\"", run.id, run.seq);
     [
         (header::ETAG, tag),
         (header::CACHE_CONTROL, "no-cache".to_owned()),

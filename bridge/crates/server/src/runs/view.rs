@@ -35,6 +35,7 @@ pub(super) fn whole(
     state: &State,
     artifacts: &[RunArtifactInfo],
     last: &Cursor,
+    disk_wait: Option<&Wait>,
 ) -> Value {
     let mut view = brief(run);
     let count = |of: &[TaskStatus]| {
@@ -80,7 +81,7 @@ pub(super) fn whole(
         "runningTasks": count(&[TaskStatus::Running]),
         "activeCRs": active.map(|request| &request.id).collect::<Vec<_>>(),
         "lastEventId": last,
-        "wait": state.wait.as_ref().map(wait),
+        "wait": disk_wait.filter(|_| state.end.is_none()).or(state.wait.as_ref()).map(wait),
         "tokens": state.tokens,
         "costUsd": state.cost_usd(),
         "traceId": run.trace_id,
