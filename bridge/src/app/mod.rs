@@ -6,6 +6,7 @@ pub mod conform;
 mod external;
 mod external_provider;
 mod health;
+mod leftovers;
 mod listeners;
 mod node;
 mod nodes;
@@ -47,7 +48,6 @@ use forge_delivery::sign::Signer;
 use forge_delivery::{self as delivery, Deliverer};
 use forge_dispatch::finish::Finisher;
 use forge_dispatch::mcp::{self, Servers};
-use forge_dispatch::recover::recover;
 use forge_dispatch::{self as dispatch, Dispatcher};
 use forge_external::External;
 use forge_net as net;
@@ -161,7 +161,7 @@ impl Bridge {
         let children = Children::new(&config.process, &owner)?;
         let users = Users::find(&config, &children)?;
         let user_ids = users::ids(&users);
-        reap(&children).await?;
+        leftovers::reap(&children).await?;
         let clock = store.node().clock();
         let kept = Reloadable::from(config.retention.records);
         let tracker = Tasks::here();
@@ -183,7 +183,7 @@ impl Bridge {
             spans: spans.clone(),
             signals: agent.clone(),
         };
-        settle_interrupted(&finisher).await?;
+        leftovers::settle_interrupted(&finisher).await?;
         let remotes = runs::remotes(&config, &guard)?;
         let checks = runs::checks(&config)?;
         let (runs_claim, claimed) = runs::bind(&config, claim, &owner);
@@ -479,36 +479,4 @@ fn gateway(adapter: &Adapter) -> Gateway {
         provider: adapter.provider().to_owned(),
         profile,
     }
-}
-
-/// Kills processes that an earlier bridge of this node left running, and removes files of killed bridges.
-async fn reap(children: &Children) -> anyhow::Result<()> {
-    let children = children.clone();
-    failpoint::point("reap.before");
-    let reap = move || {
-        let swept = children.reap_leftovers();
-        dispatch::attachments::remove_leftovers();
-        swept
-    };
-    let swept = tokio::task::spawn_blocking(reap).await?;
-    failpoint::point("reap.after");
-    if swept.killed > 0 {
-        tracing::warn!(
-            "{} processes of an earlier bridge were killed",
-            swept.killed
-        );
-    }
-    Ok(())
-}
-
-async fn settle_interrupted(finisher: &Finisher) -> anyhow::Result<()> {
-    let recovered = recover(finisher).await?;
-    if recovered.requeued + recovered.ended > 0 {
-        tracing::warn!(
-            "the previous bridge stopped with work in progress: {} dispatches queued again, {} ended",
-            recovered.requeued,
-            recovered.ended,
-        );
-    }
-    Ok(())
 }

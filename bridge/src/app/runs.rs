@@ -93,7 +93,7 @@ pub(super) fn advice(config: &Config) -> Option<String> {
     };
     (device(&store)? == device(&folder)?).then(|| {
         format!(
-            "agents of runs write to {}, which is on the disk of the store: if runs are used, set `runs.folder` to another \
+            "agents of runs write to {}, which is on the disk of the store; if runs are used, set `runs.folder` to another \
              disk, so that no agent can fill that of the store",
             folder.display()
         )

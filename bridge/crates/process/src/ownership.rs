@@ -20,7 +20,7 @@ pub struct UserId {
 
 /// Gives a folder and what is in it to a user: entries that belong to this process or to the owner of the folder, who had
 /// it before. By descriptor and without a link, so that nothing outside changes hands whatever a program of the user does
-/// meanwhile; a file with several names stays as it is, since it can be a file of somebody else. Blocks.
+/// meanwhile; a file with several names stays as it is, since it can be a file of another user. Blocks.
 pub fn give(folder: &Path, to: UserId) -> io::Result<()> {
     let root = openat(CWD, folder, FOLDER, Mode::empty())?;
     let before = [geteuid().as_raw(), fstat(&root)?.st_uid];

@@ -23,7 +23,7 @@ use crate::checkouts::{Checkouts, remove_completed};
 use crate::command::Command;
 use crate::context::{Context, Running};
 use crate::decide::{Action, Transition, changed, decide};
-use crate::event::{End, Entry, Event, TaskStatus};
+use crate::event::{Entry, Event, TaskStatus};
 use crate::git::Repository;
 use crate::greeting::{self, Greeting};
 use crate::meters::Share;

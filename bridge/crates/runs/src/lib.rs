@@ -72,6 +72,7 @@ pub use space::REMOVED_FOR_ROOM;
 use space::Space;
 use state::State;
 use step::{Outcome, ToolCall};
+use wait::Wait;
 
 /// Time in which a request about a run is answered.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -134,8 +134,6 @@ export interface RunState {
   currentPhase: "captain_interview" | "plan_review" | "execution" | "paused" | "completed";
   /** Start of the execution. */
   startedAt: string | null;
-  /** Reason for which nothing new starts in the run at the moment, such as a disk without space. */
-  waitReason: string | null;
   /** Reason of a failed run. */
   error: string | null;
   /** Branch or tag that the run began with. */

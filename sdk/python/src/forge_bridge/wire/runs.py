@@ -146,8 +146,6 @@ class RunState(TypedDict):
     currentPhase: Literal["captain_interview", "plan_review", "execution", "paused", "completed"]
     startedAt: str | None
     """Start of the execution."""
-    waitReason: str | None
-    """Reason for which nothing new starts in the run at the moment, such as a disk without space."""
     error: str | None
     """Reason of a failed run."""
     ref: str | None
