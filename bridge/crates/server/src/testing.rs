@@ -160,6 +160,7 @@ impl Edge {
             clock: Clock::System,
             retention: RETENTION.into(),
             git: Err("tests of the interface have no git".to_owned()),
+            check_user: None,
             launcher: launcher(&tracker),
             tracker,
             shutdown: CancellationToken::new(),
