@@ -190,10 +190,8 @@ async fn an_agent_that_fills_the_disk_is_ended_before_the_store_suffers() {
     disk.fill(&checkout(large, "large", 1).join("filler"), 16 * MIB);
     let stale = until("the attempt to be ended", async || {
         let events = page(api, large, "0").await;
-        let stale = of(&events, "task.stale")
-            .first()
-            .map(|data| (*data).clone());
-        stale
+        let stale = of(&events, "task.stale").into_iter().next();
+        stale.cloned()
     })
     .await;
     let error = stale["error"].as_str().unwrap();

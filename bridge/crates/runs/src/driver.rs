@@ -28,6 +28,7 @@ use crate::git::Repository;
 use crate::greeting::{self, Greeting};
 use crate::meters::Share;
 use crate::request::RunRequest;
+use crate::space::needs_space;
 use crate::state::State;
 use crate::{
     Artifact, Asked, Asks, Error, Inner, Report, TakenOver, Work, agent, artifact, attempt,
@@ -341,14 +342,8 @@ impl Driver {
 
     /// Removes the checkouts that are not needed any more.
     fn discard_checkouts(&mut self) {
-        let Self {
-            inner,
-            id,
-            state,
-            in_flight,
-            ..
-        } = self;
-        (self.checkouts).discard_over(&inner.git, *id, state, in_flight);
+        let git = &self.inner.git;
+        (self.checkouts).discard_over(git, self.id, &self.state, &self.in_flight);
     }
 
     /// Carries out a request of a client.
@@ -488,16 +483,6 @@ impl Driver {
             trace::ended(spans, self.trace, self.id, (&self.state, end));
         }
         Ok(())
-    }
-}
-
-/// True for an action that makes folders or lets something run in them, which waits while the disk is short of space.
-fn needs_space(action: &Action) -> bool {
-    match action {
-        Action::Attach | Action::Captain { .. } | Action::Start { .. } | Action::Merge { .. } => {
-            true
-        }
-        Action::Follow(_) | Action::Push { .. } | Action::Record(_) => false,
     }
 }
 

@@ -14,6 +14,7 @@ use forge_base::time;
 
 use crate::Inner;
 use crate::agent::Place;
+use crate::decide::Action;
 use crate::git::Git;
 use crate::wait::{Cause, Wait};
 
@@ -99,6 +100,16 @@ pub(crate) struct Occupied {
 impl Drop for Occupied {
     fn drop(&mut self) {
         self.inner.space.running().remove(&self.id);
+    }
+}
+
+/// True for an action that makes folders or lets something run in them, which waits while the disk is short of space.
+pub(crate) fn needs_space(action: &Action) -> bool {
+    match action {
+        Action::Attach | Action::Captain { .. } | Action::Start { .. } | Action::Merge { .. } => {
+            true
+        }
+        Action::Follow(_) | Action::Push { .. } | Action::Record(_) => false,
     }
 }
 

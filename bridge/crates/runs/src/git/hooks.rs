@@ -108,7 +108,8 @@ impl Git {
 
     /// Settings of a repository that name hooks, as git reads them there.
     async fn hook_settings(&self, git_dir: &Path) -> Result<Vec<(String, String)>, Error> {
-        let step = self.step(git_dir, &["config", "--includes", "--type=path", "-z"]);
+        let step = self.step(&["config", "--includes", "--type=path", "-z"]);
+        let step = step.env("GIT_DIR", git_dir.to_string_lossy());
         let step = step.without_setting("core.hooksPath");
         let step = step.arg("--get-regexp");
         let step = step.arg(r"^(core\.hookspath|hook\..*\.command)$");
