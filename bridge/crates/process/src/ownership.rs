@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    const NOBODY: UserId = UserId {
+    const OTHER: UserId = UserId {
         uid: 65534,
         gid: 65534,
     };
@@ -117,7 +117,7 @@ mod tests {
         for (mode, expected) in [(0o700, Some(home.path().to_owned())), (0o711, None)] {
             fs::set_permissions(home.path(), Permissions::from_mode(mode)).unwrap();
             assert_eq!(
-                first_closed(&below.join("new"), NOBODY),
+                first_closed(&below.join("new"), OTHER),
                 expected,
                 "{mode:o}"
             );
@@ -147,14 +147,14 @@ mod tests {
         symlink(outside.join("file"), folder.join("link")).unwrap();
         symlink(&outside, folder.join("way-out")).unwrap();
         std::os::unix::fs::chown(folder.join("foreign"), Some(1), Some(1)).unwrap();
-        give(&folder, NOBODY).unwrap();
+        give(&folder, OTHER).unwrap();
         let owner = |path: &str| fs::symlink_metadata(home.path().join(path)).unwrap().uid();
         for (path, expected) in [
-            ("folder", NOBODY.uid),
-            ("folder/deep", NOBODY.uid),
-            ("folder/deep/er/file", NOBODY.uid),
-            ("folder/link", NOBODY.uid),
-            ("folder/way-out", NOBODY.uid),
+            ("folder", OTHER.uid),
+            ("folder/deep", OTHER.uid),
+            ("folder/deep/er/file", OTHER.uid),
+            ("folder/link", OTHER.uid),
+            ("folder/way-out", OTHER.uid),
             ("folder/linked", 0),
             ("folder/foreign", 1),
             ("outside", 0),
