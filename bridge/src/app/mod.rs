@@ -55,7 +55,7 @@ use forge_net::guard::Guard;
 use forge_plugin_host::{self as plugin, Adapter, Registry, Relayed};
 use forge_process::{Children, Swept};
 use forge_runs::Runs;
-use forge_runs::git::Claim;
+use forge_runs::git::FolderClaim;
 use forge_server::auth::Auth;
 use forge_server::tls::Tls;
 use forge_server::{AgentState, Phase};
@@ -122,7 +122,7 @@ pub struct Bridge {
     /// Lock of `data_dir`, unless the store holds it.
     _node: Option<Node>,
     /// Claim on the folder of runs.
-    _runs_claim: Option<Claim>,
+    _runs_claim: Option<FolderClaim>,
     instance_id: Arc<str>,
     /// Hash of the token to send to the gateway registry.
     announced: watch::Sender<Option<String>>,

@@ -15,7 +15,7 @@ use forge_net::guard::Guard;
 use forge_process::Children;
 use forge_process::ownership::{self, UserId};
 use forge_process::program::Launcher;
-use forge_runs::git::{self, Claim, Git, Remotes, Unclaimed, UrlRules};
+use forge_runs::git::{self, FolderClaim, Git, Remotes, Unclaimed, UrlRules};
 use forge_runs::{Checks, Runs, Setup};
 use forge_store::Store;
 
@@ -28,12 +28,12 @@ pub(super) fn folder(config: &Config) -> PathBuf {
 }
 
 /// Claims the folder, and makes room on its disk if that is short of space: a full one would keep the store closed.
-pub(super) async fn claim(config: &Config) -> Result<Claim, Unclaimed> {
+pub(super) async fn claim(config: &Config) -> Result<FolderClaim, Unclaimed> {
     let folder = folder(config);
     let path = folder.clone();
     let wanted = config.runs.free_bytes;
     let claiming = tokio::task::spawn_blocking(move || {
-        let claim = Claim::take(&path)?;
+        let claim = FolderClaim::take(&path)?;
         match claim.make_room(wanted, forge_runs::REMOVED_FOR_ROOM) {
             Ok(0) => {}
             Ok(removed) => tracing::warn!(
@@ -53,9 +53,9 @@ pub(super) async fn claim(config: &Config) -> Result<Claim, Unclaimed> {
 /// Makes the claimed folder that of this store; the reason says why runs are not available.
 pub(super) fn bind(
     config: &Config,
-    claim: Result<Claim, Unclaimed>,
+    claim: Result<FolderClaim, Unclaimed>,
     owner: &str,
-) -> (Option<Claim>, Result<(), String>) {
+) -> (Option<FolderClaim>, Result<(), String>) {
     // In `data_dir`, which is locked: no other bridge can have used it.
     let is_own = config.runs.folder.is_none();
     let bound = claim.and_then(|mut claim| claim.bind(owner, is_own).map(|()| claim));

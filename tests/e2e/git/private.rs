@@ -81,7 +81,10 @@ async fn what_an_agent_writes_into_the_repository_of_its_run_decides_nothing() {
     let inputs = [one, two];
     let merged = super::done(again.merge(again.base(), &inputs).await);
     spoil();
-    again.prove(&merged, &inputs).await.unwrap();
+    again
+        .prove(&merged, &inputs, &Default::default())
+        .await
+        .unwrap();
     let target = Branch::of_run("run_1").unwrap();
     assert_eq!(again.fetch(&target).await.unwrap(), None);
     again.publish(&target, None, &merged).await.unwrap();

@@ -86,7 +86,7 @@ async fn tasks_need_the_space_of_those_that_run_at_once() {
     bridge.stop().await;
 }
 
-/// What a run with another end than `completed` holds can be needed: it stays until its retention is over.
+/// The folder of a run that did not complete, or that keeps its results, stays until its retention is over.
 #[tokio::test]
 async fn folders_of_ended_runs_stay_as_long_as_they_can_be_needed() {
     let origin = Origin::new();

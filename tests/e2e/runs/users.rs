@@ -88,7 +88,7 @@ async fn an_agent_of_another_user_works_in_its_checkout_and_nowhere_else() {
     bridge.kill();
 }
 
-/// What an agent of another user cannot reach is said at the start, and no run begins.
+/// A folder that an agent of another user cannot reach is named at the start, and no run begins.
 #[tokio::test]
 async fn a_folder_that_agents_cannot_reach_makes_runs_unavailable() {
     if !is_root() {

@@ -114,7 +114,7 @@ pub struct Config {
     /// Folder of the checkouts of runs. Only their own steps may name folders below it, whatever the roots are.
     #[serde(skip)]
     pub checkouts: Option<PathBuf>,
-    /// Users of the programs that adapters start, to whom checkouts are given.
+    /// Users of the programs that adapters start, who are given the checkouts.
     #[serde(skip)]
     pub program_users: ProgramUsers,
     /// Bytes of an output included in the result and the callback; the whole output has its own route.

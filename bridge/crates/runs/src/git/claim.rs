@@ -33,12 +33,12 @@ pub enum Unclaimed {
 
 /// The folder of all runs, while no other process has it. Released on drop, and by a kill.
 #[derive(Debug)]
-pub struct Claim {
+pub struct FolderClaim {
     folder: PathBuf,
     file: File,
 }
 
-impl Claim {
+impl FolderClaim {
     /// Creates the folder if it is missing, and claims it. Blocks.
     pub fn take(folder: &Path) -> Result<Self, Unclaimed> {
         let unusable = |error| Unclaimed::Unusable {
@@ -96,8 +96,11 @@ mod tests {
     fn one_process_of_one_store_has_the_folder() {
         let home = tempfile::tempdir().unwrap();
         let folder = home.path().join("runs");
-        let mut claim = Claim::take(&folder).unwrap();
-        assert!(matches!(Claim::take(&folder), Err(Unclaimed::InUse(_))));
+        let mut claim = FolderClaim::take(&folder).unwrap();
+        assert!(matches!(
+            FolderClaim::take(&folder),
+            Err(Unclaimed::InUse(_))
+        ));
         claim.bind("store_a", false).unwrap();
         drop(claim);
         for (store, is_own, is_bound) in [
@@ -107,7 +110,7 @@ mod tests {
             ("store_a", false, false),
             ("store_b", false, true),
         ] {
-            let bound = Claim::take(&folder).unwrap().bind(store, is_own);
+            let bound = FolderClaim::take(&folder).unwrap().bind(store, is_own);
             assert_eq!(bound.is_ok(), is_bound, "{store}: {bound:?}");
         }
     }

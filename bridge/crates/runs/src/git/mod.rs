@@ -46,7 +46,7 @@ mod url;
 mod walk;
 
 pub use self::checkout::{Checkout, give};
-pub use self::claim::{Claim, Unclaimed};
+pub use self::claim::{FolderClaim, Unclaimed};
 pub use self::commit::{Committed, LeftOut, Message};
 pub use self::conflict::{Conflict, Conflicted, Form, Kind, Version};
 pub use self::decision::{Decided, Decision, Settled};

@@ -10,7 +10,7 @@ use super::name::check_id;
 use super::private::STEPS;
 use super::program::make_folder;
 use super::trash::{ATTEMPTS, TRASH, names, remove_folder, rename_into};
-use super::{Branch, Claim, Error, Git};
+use super::{Branch, Error, FolderClaim, Git};
 
 /// Limit of the entries that are counted in one checkout.
 const MAX_ENTRIES: usize = 2_000_000;
@@ -61,7 +61,7 @@ impl Git {
     }
 }
 
-impl Claim {
+impl FolderClaim {
     /// Empties the trash, and removes the checkouts of dead attempts, the largest first, until this many bytes are free.
     /// No agent may be running. Returns the number of checkouts removed. Blocks.
     pub fn make_room(&self, wanted: u64, text: &str) -> Result<usize, Error> {
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn the_largest_checkouts_of_dead_attempts_make_room() {
         let home = tempfile::tempdir().unwrap();
-        let claim = Claim::take(home.path()).unwrap();
+        let claim = FolderClaim::take(home.path()).unwrap();
         for (file, size) in [
             ("run_1/attempts/a/1/file", 3),
             ("run_1/attempts/a/1.2/file", 1),
