@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use super::made::Made;
 use super::name::check_id;
 use super::private::STEPS;
 use super::program::make_folder;
@@ -94,6 +95,7 @@ impl FolderClaim {
         checkouts.sort();
         let mut removed = 0;
         while let Some((_, checkout)) = checkouts.pop().filter(|_| is_short()) {
+            Made::remove(&checkout).map_err(|error| Error::file(&checkout, error))?;
             if let Some(place) = rename_into(&trash, &checkout)? {
                 remove_folder(&place)?;
             }
@@ -108,6 +110,8 @@ impl FolderClaim {
 /// Place of the mark beside a checkout; that of an agent which an attempt has started is the attempt's.
 pub(super) fn mark_path(checkout: &Path) -> PathBuf {
     let name = checkout.file_name().unwrap_or_default().to_string_lossy();
+    // One that is being made has another beginning.
+    let name = name.trim_start_matches(".new-");
     let attempt = name.split('.').next().unwrap_or_default();
     checkout.with_file_name(format!(".{attempt}.ended"))
 }

@@ -10,10 +10,10 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 
 use super::checkout::blocking;
-use super::name::check_id;
-use super::program::make_folder;
 use super::descent;
 use super::made::Made;
+use super::name::check_id;
+use super::program::make_folder;
 use super::space::mark_path;
 use super::{Branch, Error, Git};
 
@@ -73,7 +73,9 @@ impl Git {
 
     /// Removes the checkout of an attempt, and keeps its mark.
     pub fn clear(&self, run: &str, branch: &Branch) -> Result<(), Error> {
-        self.delete_later(run, &self.attempt_folder(run, branch)?)
+        let folder = self.attempt_folder(run, branch)?;
+        Made::remove(&folder).map_err(|error| Error::file(&folder, error))?;
+        self.delete_later(run, &folder)
     }
 
     /// Names of the attempts of a run that have checkouts, by task: `<attempt>` and `<attempt>.<agent>`. Blocks.

@@ -63,7 +63,7 @@ impl Tree {
 
     /// Opens a folder that is no link.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        Self::new(openat(CWD, path, READ_FOLDER, Mode::empty())?)
+        Self::new(openat(rustix::fs::CWD, path, READ_FOLDER, Mode::empty())?)
     }
 
     pub(super) fn open_root(&self) -> io::Result<OwnedFd> {
