@@ -170,6 +170,7 @@ RUNS: list[tuple[str, tuple[Any, ...], dict[str, Any], str, Any, Any, Any]] = [
     ("send_captain_message", ("a", "hi"), {}, "POST captain/message", {"runId": "a", "message": "hi"}, ONE, None),
     ("list_tasks", ("a",), {}, "GET runs/a/tasks", None, [1], [1]),
     ("get_task", ("a", "t u"), {}, "GET runs/a/tasks/t%20u", None, ONE, ONE),
+    ("retry_run", ("a",), {"budget": {"maxTokens": 9}}, "POST runs/a/retry", {"budget": {"maxTokens": 9}}, ONE, None),
     ("retry_task", ("a", "t"), {}, "POST runs/a/tasks/t/retry", None, ONE, None),
     ("get_artifact", ("a", "specs/x? #.md"), {}, "GET runs/a/artifacts/specs/x%3F%20%23.md", None, "# €", "# €"),
     ("list_change_requests", ("a",), {}, "GET runs/a/change-requests", None, [1], [1]),

@@ -72,8 +72,8 @@ export class ForgeSDK {
 
   /**
    * Yields the events of a run once each, over as many connections as needed: from the first one, or after `after`,
-   * to `run.completed`. After the last event of an ended run it ends after a pause, which doubles each time, so that a
-   * reader that begins again in a loop asks rarely.
+   * to the next `run.completed`; `after` continues behind it if the run was reopened. After the last event of an ended
+   * run it ends after a pause, which doubles each time, so that a reader that begins again in a loop asks rarely.
    */
   async *streamEvents(runId: string, options: RunStreamOptions = {}): AsyncGenerator<ForgeEvent, void, void> {
     const { events, ...rest } = options;

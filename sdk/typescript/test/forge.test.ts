@@ -41,6 +41,7 @@ const calls: [string, unknown, string, unknown, (forge: ForgeSDK) => Promise<unk
     forge.sendCaptainMessage("a", "hi")],
   ["GET /runs/a/tasks", undefined, "[1]", [1], (forge) => forge.listTasks("a")],
   ["GET /runs/a/tasks/t%20u", undefined, '{"taskId": "t u"}', { taskId: "t u" }, (forge) => forge.getTask("a", "t u")],
+  ["POST /runs/a/retry", { budget: { maxTokens: 9 } }, '{"status": "executing"}', undefined, (forge) => forge.retryRun("a", { maxTokens: 9 })],
   ["POST /runs/a/tasks/t/retry", undefined, '{"status": "executing"}', undefined, (forge) => forge.retryTask("a", "t")],
   ["GET /runs/a/change-requests", undefined, '[{"crId": "cr-1"}]', [{ crId: "cr-1" }], (forge) => forge.listChangeRequests("a")],
   ["POST /runs/a/change-requests/cr-1/approve", undefined, '{"status": "approved"}', undefined, (forge) =>

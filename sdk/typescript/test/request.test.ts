@@ -204,6 +204,7 @@ async function everyMethod(): Promise<{
       ["sendCaptainMessage", (o) => forge.sendCaptainMessage("x", "y", o)],
       ["listTasks", (o) => forge.listTasks("x", o)],
       ["getTask", (o) => forge.getTask("x", "y", o)],
+      ["retryRun", (o) => forge.retryRun("x", undefined, o)],
       ["retryTask", (o) => forge.retryTask("x", "y", o)],
       ["getArtifact", (o) => forge.getArtifact("x", "y", o)],
       ["listChangeRequests", (o) => forge.listChangeRequests("x", o)],

@@ -101,7 +101,8 @@ class AsyncForgeSDK:
         on_state: OnState | None = None,
     ) -> AsyncIterator[ForgeEvent]:
         """Yields the events of a run once each, over as many connections as needed: from the first one, or after
-        `after`, to `run.completed`. `core` leaves out the types that the public design of runs does not name.
+        `after`, to the next `run.completed`; `after` continues behind it if the run was reopened. `core` leaves out
+        the types that the public design of runs does not name.
 
         After the last event of an ended run it ends after a pause, which doubles each time, so that a reader that
         begins again in a loop asks rarely."""
