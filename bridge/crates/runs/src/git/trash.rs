@@ -84,8 +84,11 @@ impl Git {
         let mut found = Vec::new();
         for task in names(&folder)? {
             for attempt in names(&folder.join(&task))? {
-                let attempt = attempt.trim_start_matches(".new-").to_owned();
-                found.push((task.clone(), attempt));
+                let attempt = attempt.trim_start_matches(".new-");
+                // Records and marks are beside the checkouts.
+                if !attempt.starts_with('.') {
+                    found.push((task.clone(), attempt.to_owned()));
+                }
             }
         }
         Ok(found)
@@ -161,7 +164,7 @@ pub(super) fn rename_into(trash: &Path, folder: &Path) -> Result<Option<PathBuf>
             match error.kind() {
                 io::ErrorKind::NotFound => Ok(None),
                 // Something else than a folder was put there.
-                io::ErrorKind::NotADirectory => {
+                io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory => {
                     fs::remove_file(folder).map_err(|error| Error::file(folder, error))?;
                     Ok(None)
                 }
