@@ -132,6 +132,7 @@ fn check_says_everything_at_once_and_never_a_secret() {
         "error: strcit (file forge-bridge.toml): no such key; did you mean strict?",
         "error: secret.key (file forge-bridge.toml): ",
         "error: drain.grace (file forge-bridge.toml): wanted a duration",
+        "advice: agents of runs write to ",
     ];
     for line in wanted {
         assert!(out.contains(line), "{line:?} is not in {out}");
