@@ -100,7 +100,7 @@ fn a_run_is_started_followed_and_shown() {
     let followed = shell.run(&["tail", &run]);
     for line in [
         "captain.message       -  What should I build?",
-        "task.failed           b/1  canRetry true, error echo_failed",
+        "task.failed           b/1  canRetry true, counted true, error echo_failed",
         "task.progress         a/1  done with a",
         "refinery.merged       refinery-final/1",
     ] {
