@@ -95,6 +95,12 @@ impl Origin {
     }
 }
 
+/// Number in a variable of the environment.
+fn number(name: &str, default: u64) -> u64 {
+    let text = std::env::var(name).ok();
+    text.map_or(default, |text| text.parse().unwrap())
+}
+
 async fn create(api: &Api, body: &Value) -> String {
     let (status, answer) = api.post("/api/v1/runs", body).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");

@@ -91,11 +91,6 @@ fn prepare(origin: &Origin) {
     origin.git(&["-C", "work", "push", "--quiet", "../origin.git", "main"]);
 }
 
-fn number(name: &str, default: u64) -> u64 {
-    let text = std::env::var(name).ok();
-    text.map_or(default, |text| text.parse().unwrap())
-}
-
 #[tokio::test]
 async fn random_plans_complete_with_proofs_that_hold() {
     let rounds = number("FORGE_RUN_ROUNDS", 1);

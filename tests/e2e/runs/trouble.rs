@@ -324,12 +324,6 @@ async fn a_cancelled_run_is_continued() {
     bridge.stop().await;
 }
 
-/// Number in a variable of the environment.
-fn number(name: &str, default: usize) -> usize {
-    let text = std::env::var(name).ok();
-    text.map_or(default, |text| text.parse().unwrap())
-}
-
 /// Restarts, half of them kills, while agents work for longer than the bridge lives: each continues its session, or begins
 /// again without a counted attempt.
 #[tokio::test]
