@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::Usage;
 
-/// An event. The bridge adds ids, timestamps and sequence numbers; names under `execution.`, `callback.`
-/// and `adapter.health` belong to the bridge, and such events of an adapter are only hints.
+/// An event. The bridge adds ids, timestamps and sequence numbers. Names of events that only the bridge writes, and all
+/// that begin as they do (`execution.`, `run.`, `refinery.` …), are its own: such events of an adapter are only hints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AdapterEvent {

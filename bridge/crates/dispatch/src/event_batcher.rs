@@ -204,6 +204,10 @@ mod tests {
     #[test]
     fn names_of_the_bridge_are_hints() {
         let mut batcher = batcher();
+        for name in kind::OF_BRIDGE.iter().chain(kind::OF_RUNS) {
+            batcher.event(event(name, json!({})), Timestamp::UNIX_EPOCH);
+            assert!(batcher.is_empty(), "{name}");
+        }
         batcher.event(
             event("execution.completed", json!({"turns": 3})),
             Timestamp::UNIX_EPOCH,

@@ -471,3 +471,25 @@ impl Event {
         (kind, data)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use forge_base::event::kind;
+
+    use super::*;
+
+    #[test]
+    fn the_types_are_those_that_only_the_bridge_writes() {
+        let unknown = serde_json::from_value::<Event>(serde_json::json!({"type": "?"}));
+        let error = unknown.unwrap_err().to_string();
+        let listed: Vec<_> = error.split('`').skip(3).step_by(2).collect();
+        let not_shared = |name: &&str| !kind::OF_ADAPTERS.contains(name);
+        let (mut types, mut reserved): (Vec<_>, _) = (
+            listed.into_iter().filter(not_shared).collect(),
+            kind::OF_RUNS.to_vec(),
+        );
+        types.sort_unstable();
+        reserved.sort_unstable();
+        assert_eq!(types, reserved);
+    }
+}

@@ -11,59 +11,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::id::DispatchId;
 
-/// Event names defined by the bridge. If an adapter emits a name that only the bridge writes, its data is merged into
-/// the bridge's event; it never makes a second one.
-pub mod kind {
-    pub const ACCEPTED: &str = "execution.accepted";
-    pub const QUEUED: &str = "execution.queued";
-    pub const STARTED: &str = "execution.started";
-    pub const RETRYING: &str = "execution.retrying";
-    pub const COMPLETED: &str = "execution.completed";
-    pub const FAILED: &str = "execution.failed";
-    pub const CALLBACK_ATTEMPTED: &str = "callback.attempted";
-    pub const CALLBACK_DELIVERED: &str = "callback.delivered";
-    pub const CALLBACK_DEAD: &str = "callback.dead";
-    pub const APPROVAL_REQUESTED: &str = "approval.requested";
-    pub const APPROVAL_APPROVED: &str = "approval.approved";
-    pub const APPROVAL_REJECTED: &str = "approval.rejected";
-    pub const SIGNAL_INTERVENTION: &str = "signal.intervention";
-    pub const SIGNAL_BLOCKED: &str = "signal.blocked";
-    pub const SIGNAL_ACKNOWLEDGED: &str = "signal.acknowledged";
-    pub const SIGNAL_MILESTONE: &str = "signal.milestone";
-    pub const SIGNAL_SESSION_STARTED: &str = "signal.session.started";
-    pub const SIGNAL_SESSION_PAUSED: &str = "signal.session.paused";
-    pub const SIGNAL_SESSION_ENDED: &str = "signal.session.ended";
-    /// A session that had heartbeats has had none for a while.
-    pub const SIGNAL_HEARTBEAT_LOST: &str = "signal.heartbeat_lost";
-    /// Signals were refused as unauthorized.
-    pub const SIGNAL_REFUSED: &str = "signal.refused";
-    pub const ADAPTER_HEALTH: &str = "adapter.health";
-    pub const ADAPTER_EVENT: &str = "adapter.event";
-    pub const TEXT: &str = "assistant.text";
-    pub const THINKING: &str = "assistant.thinking";
-    pub const USAGE: &str = "usage";
-    pub const SESSION_UPDATED: &str = "session.updated";
-    pub const TOOL_INVOKED: &str = "tool.invoked";
-    pub const TOOL_COMPLETED: &str = "tool.completed";
-    pub const EVENTS_DROPPED: &str = "events.dropped";
-    /// An adapter withdraws the text of a message, or the bridge that of an attempt.
-    pub const RETRACTED: &str = "assistant.retracted";
-    /// An adapter repeats a request to a model, inside an attempt.
-    pub const MODEL_RETRYING: &str = "model.retrying";
-    /// An adapter turns to another model, inside an attempt.
-    pub const MODEL_FALLBACK: &str = "model.fallback";
-
-    /// True if only the bridge writes events of this name.
-    pub fn is_reserved(name: &str) -> bool {
-        let bridges = ["execution.", "callback.", "approval.", "signal."];
-        bridges.iter().any(|start| name.starts_with(start)) || name == ADAPTER_HEALTH
-    }
-
-    /// True if this event ends its execution.
-    pub fn is_terminal(name: &str) -> bool {
-        name == COMPLETED || name == FAILED
-    }
-}
+pub mod kind;
 
 /// Event to be appended. The store assigns its id and its `seq`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
