@@ -13,6 +13,7 @@ pub mod event_batch;
 pub mod memory;
 pub mod meters;
 pub mod node;
+pub mod progress;
 pub mod recent_events;
 pub mod record;
 pub mod retry;
@@ -59,6 +60,9 @@ pub struct Config {
     /// Time after which the work of a bridge on PostgreSQL that does not answer is taken over.
     #[serde(with = "forge_base::duration")]
     pub lease: Duration,
+    /// Standstill of the writer after which the store is offline and changes are refused.
+    #[serde(with = "forge_base::duration")]
+    pub stall: Duration,
 }
 
 impl Default for Config {
@@ -72,6 +76,7 @@ impl Default for Config {
             busy_timeout: Duration::from_secs(10),
             queue_bytes: 64 << 20,
             lease: Duration::from_secs(30),
+            stall: Duration::from_secs(10),
         }
     }
 }
