@@ -19,9 +19,9 @@ macro_rules! place {
         "server, timeline, database"
     };
     (here) => {
-        "(SELECT system_identifier FROM pg_control_system()),
-         ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::int8,
-         convert_to(current_database(), 'UTF8')"
+        "(SELECT system_identifier FROM pg_catalog.pg_control_system()),
+         ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int8,
+         pg_catalog.convert_to(pg_catalog.current_database(), 'UTF8')"
     };
 }
 
@@ -30,7 +30,7 @@ pub(crate) const HERE: &str = place!(here);
 
 const LOOK: &str = concat!(
     "SELECT s.server = h.server, s.database = h.database, s.timeline, h.timeline,
-       (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::int8, s.database, s.store_id FROM schema s,
+       (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000::numeric)::int8, s.database, s.store_id FROM schema s,
        (SELECT ",
     place!(here),
     ") AS h (server, timeline, database)"
@@ -42,7 +42,7 @@ const JUMP: &str = concat!(
     "), raised AS (
        UPDATE schema s SET timeline = h.timeline FROM here AS h (server, timeline, database)
        WHERE s.timeline <> h.timeline RETURNING 1)
-     SELECT setval('position', last_value + 4294967296) FROM position, raised"
+     SELECT pg_catalog.setval('position', last_value + 4294967296) FROM position, raised"
 );
 const ADOPT: &str = concat!(
     "UPDATE schema SET store_id = $1, log = $2, (",

@@ -29,13 +29,13 @@ use crate::totals;
 pub(crate) const SCHEMA: &str = include_str!("schema.sql");
 const OLDEST_SERVER: i64 = 140_000;
 
-const SERVER: &str = "SELECT current_setting('server_version_num')::int8, pg_is_in_recovery(),
-   convert_to(current_setting('server_encoding'), 'UTF8'), convert_to(current_setting('fsync'), 'UTF8'),
-   convert_to(current_setting('full_page_writes'), 'UTF8'), convert_to(current_setting('synchronous_commit'), 'UTF8'),
-   current_setting('synchronous_standby_names') <> '',
-   CASE WHEN to_regclass('copy_progress') IS NOT NULL THEN 1 WHEN to_regclass('schema') IS NOT NULL THEN 2 ELSE 0 END::int8";
+const SERVER: &str = "SELECT pg_catalog.current_setting('server_version_num')::int8, pg_catalog.pg_is_in_recovery(),
+   pg_catalog.convert_to(pg_catalog.current_setting('server_encoding'), 'UTF8'), pg_catalog.convert_to(pg_catalog.current_setting('fsync'), 'UTF8'),
+   pg_catalog.convert_to(pg_catalog.current_setting('full_page_writes'), 'UTF8'), pg_catalog.convert_to(pg_catalog.current_setting('synchronous_commit'), 'UTF8'),
+   pg_catalog.current_setting('synchronous_standby_names') <> '',
+   CASE WHEN pg_catalog.to_regclass('copy_progress') IS NOT NULL THEN 1 WHEN pg_catalog.to_regclass('schema') IS NOT NULL THEN 2 ELSE 0 END::int8";
 const BOOT: &str = "INSERT INTO node (id, epoch, instance, until, has_ended, reads, revision, offer)
-   VALUES ($1, nextval('epoch'), $2, clock_timestamp() + $3 * interval '1 s', false, $4, 0, 'null')
+   VALUES ($1, pg_catalog.nextval('epoch'), $2, pg_catalog.clock_timestamp() + $3 * interval '1 s', false, $4, 0, 'null')
    ON CONFLICT (id) DO UPDATE SET epoch = excluded.epoch, instance = excluded.instance, until = excluded.until,
      has_ended = false, reads = excluded.reads, revision = node.revision + 1, offer = excluded.offer
    RETURNING epoch";
@@ -227,7 +227,8 @@ pub(crate) async fn create(
     log: &str,
     further: &str,
 ) -> Result<(), LinkError> {
-    let script = format!("BEGIN; SELECT pg_advisory_xact_lock(1181172307); {SCHEMA}; {further}");
+    let script =
+        format!("BEGIN; SELECT pg_catalog.pg_advisory_xact_lock(1181172307); {SCHEMA}; {further}");
     let sql = format!(
         "INSERT INTO schema (version, oldest_reader, store_id, log, {}) SELECT 1, 1, $1, $2, {}",
         lineage::COLUMNS,

@@ -21,18 +21,18 @@ use crate::rows::statement::{Columns, Statement, params};
 const TRIPS: usize = 5;
 const SEALED: &str = "SELECT value FROM sealed WHERE name = $1";
 /// First bytes of sealed values, which identify their key.
-const HEADS: &str = "SELECT substr(value, 1, 5), count(*) FROM
+const HEADS: &str = "SELECT pg_catalog.substr(value, 1, 5), pg_catalog.count(*) FROM
    (SELECT value FROM sealed UNION ALL SELECT secrets FROM body WHERE secrets IS NOT NULL) s (value) GROUP BY 1";
 /// Tables and sequences of a store in which this user lacks a right that a bridge needs.
-const MISSING: &str = "SELECT convert_to(c.relname, 'UTF8') FROM pg_class c
-   WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('schema'))
-     AND c.relname = ANY (string_to_array(convert_from($1, 'UTF8'), ',')) AND NOT CASE c.relkind
-       WHEN 'S' THEN has_sequence_privilege(c.oid, 'SELECT') AND has_sequence_privilege(c.oid, 'UPDATE')
-       ELSE has_table_privilege(c.oid, 'SELECT') AND (c.relname = 'schema'
-         OR has_table_privilege(c.oid, 'INSERT') AND has_table_privilege(c.oid, 'UPDATE')
-         AND has_table_privilege(c.oid, 'DELETE')) END
+const MISSING: &str = "SELECT pg_catalog.convert_to(c.relname, 'UTF8') FROM pg_class c
+   WHERE c.relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = pg_catalog.to_regclass('schema'))
+     AND c.relname = ANY (pg_catalog.string_to_array(pg_catalog.convert_from($1, 'UTF8'), ',')) AND NOT CASE c.relkind
+       WHEN 'S' THEN pg_catalog.has_sequence_privilege(c.oid, 'SELECT') AND pg_catalog.has_sequence_privilege(c.oid, 'UPDATE')
+       ELSE pg_catalog.has_table_privilege(c.oid, 'SELECT') AND (c.relname = 'schema'
+         OR pg_catalog.has_table_privilege(c.oid, 'INSERT') AND pg_catalog.has_table_privilege(c.oid, 'UPDATE')
+         AND pg_catalog.has_table_privilege(c.oid, 'DELETE')) END
    ORDER BY c.relname";
-const CAN_CREATE: &str = "SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)";
+const CAN_CREATE: &str = "SELECT coalesce(pg_catalog.has_schema_privilege(pg_catalog.current_schema(), 'CREATE'), false)";
 
 /// A database that is read.
 pub struct Peek {

@@ -45,10 +45,10 @@ CREATE SEQUENCE position MINVALUE 0 START 0;
 -- Serialises those who add to the log until they have committed, so that positions become visible in their order. They
 -- wait without a bound: a commit of another node can wait for its standbys.
 CREATE FUNCTION lock_log() RETURNS void LANGUAGE sql VOLATILE AS
-  'SELECT set_config(''lock_timeout'', ''0'', true); SELECT pg_advisory_xact_lock(1181172307)';
+  'SELECT pg_catalog.set_config(''lock_timeout'', ''0'', true); SELECT pg_catalog.pg_advisory_xact_lock(1181172307::int8)';
 -- The last position before `number` new ones. They are assigned for good, also if the transaction is rolled back.
 CREATE FUNCTION assign_positions(number int8) RETURNS int8 LANGUAGE sql VOLATILE AS
-  'SELECT lock_log(); SELECT setval(''position'', last_value + number) - number FROM position';
+  'SELECT lock_log(); SELECT pg_catalog.setval(''position'', last_value + number) - number FROM position';
 
 CREATE TABLE sealed (name bytea PRIMARY KEY, value bytea NOT NULL);
 
@@ -251,7 +251,8 @@ CREATE UNIQUE INDEX signal_session_place ON signal_session (place);
 CREATE SEQUENCE signal_session_tie;
 CREATE FUNCTION place_session() RETURNS trigger LANGUAGE plpgsql AS
   'BEGIN
-     NEW.place := coalesce(NEW.place, greatest(NEW.started_at, 0) + nextval(''signal_session_tie'') % 1000);
+     NEW.place := coalesce(NEW.place, greatest(NEW.started_at, 0)
+       + pg_catalog.nextval(''signal_session_tie'') % 1000::int8);
      RETURN NEW;
    END';
 CREATE TRIGGER place_session BEFORE INSERT ON signal_session FOR EACH ROW EXECUTE FUNCTION place_session();

@@ -11,9 +11,10 @@ use forge_store::{Error, Result};
 use crate::rows::statement::{Columns, Statement};
 use crate::tables::rows::{DeliveryRow, DispatchRow, phase};
 
-const COUNTS: &str = "SELECT (SELECT count(*) FROM dispatch WHERE phase = 4),
-   (SELECT count(*) FROM delivery WHERE state = 0), (SELECT count(*) FROM delivery WHERE state = 2)";
-const QUEUES: &str = "SELECT provider, count(*) FROM dispatch WHERE phase < 4 GROUP BY provider";
+const COUNTS: &str = "SELECT (SELECT pg_catalog.count(*) FROM dispatch WHERE phase = 4),
+   (SELECT pg_catalog.count(*) FROM delivery WHERE state = 0), (SELECT pg_catalog.count(*) FROM delivery WHERE state = 2)";
+const QUEUES: &str =
+    "SELECT provider, pg_catalog.count(*) FROM dispatch WHERE phase < 4 GROUP BY provider";
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Numbers {

@@ -54,7 +54,7 @@ pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> 
         ));
     }
     if !enters.is_empty() || !leaving.is_empty() {
-        let name = format!("$1 || ARRAY({})", of_leaving("$2"));
+        let name = format!("$1 OPERATOR(pg_catalog.||) ARRAY({})", of_leaving("$2"));
         let params = vec![
             array(enters.iter().copied()),
             array(leaving.iter().copied()),
@@ -71,14 +71,14 @@ pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> 
         let (mut id, mut params) = ("$1".to_owned(), vec![array(dispatches)]);
         if !keys.is_empty() {
             params.push(array(keys));
-            id += " || ARRAY(SELECT dispatch FROM key WHERE value = ANY($2))";
+            id += " OPERATOR(pg_catalog.||) ARRAY(SELECT dispatch FROM key WHERE value = ANY($2))";
         }
         if !leaving.is_empty() {
             params.push(array(leaving));
             let own = of_leaving(&format!("${}", params.len()));
             let next = "SELECT id FROM dispatch WHERE queue = s.name AND turn > s.head ORDER BY turn LIMIT 1";
             id += &format!(
-                " || ARRAY(SELECT ({next}) FROM session s WHERE s.name = ANY(ARRAY({own})))"
+                " OPERATOR(pg_catalog.||) ARRAY(SELECT ({next}) FROM session s WHERE s.name = ANY(ARRAY({own})))"
             );
         }
         found.push((Part::Dispatches, lock::<DispatchRow>(&id, params)));

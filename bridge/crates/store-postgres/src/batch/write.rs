@@ -121,7 +121,7 @@ impl Rows {
             ),
             // No answer has the positions of events without an owner.
             None => {
-                let sql = "SELECT coalesce(max(last), $1) - $1 FROM event";
+                let sql = "SELECT coalesce(pg_catalog.max(last), $1) - $1 FROM event";
                 Statement::new(sql, params![count]).into_owned()
             }
         }

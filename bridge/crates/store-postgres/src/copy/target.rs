@@ -14,8 +14,7 @@ use crate::steps::{self, STEPS};
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// Makes nothing wait for a disk or another node without a bound: it is repeated anyway.
-const SETTINGS: &str =
-    "SELECT set_config('lock_timeout', '30s', true), set_config('statement_timeout', '0', true)";
+const SETTINGS: &str = "SELECT pg_catalog.set_config('lock_timeout', '30s', true), pg_catalog.set_config('statement_timeout', '0', true)";
 /// Rows that are read at a time. One can hold 256 KiB of a content.
 const READ_ROWS: usize = 200;
 
@@ -36,7 +35,7 @@ pub(crate) struct Filling {
 const BIND: &str =
     "UPDATE dispatch d SET is_bound = true, home = '' FROM body b WHERE b.id = d.id AND d.phase < 5
    AND CASE WHEN position('\"workspace\"'::bytea IN b.request) > 0
-     THEN convert_from(b.request, 'UTF8')::json #>> '{workspace,dir}' IS NOT NULL END";
+     THEN pg_catalog.convert_from(b.request, 'UTF8')::json #>> '{workspace,dir}'::text[] IS NOT NULL END";
 
 impl Filling {
     /// Creates the tables in an empty database, or continues.
@@ -186,16 +185,16 @@ impl Filling {
             ),
             // No epoch, position or place that was given is given again.
             statement(
-                "SELECT setval('epoch', greatest($1, 1)), setval('position', $2),
-                   setval(pg_get_serial_sequence('dispatch', 'seq'), greatest($2, 1)),
-                   setval(pg_get_serial_sequence('run', 'place'), greatest($2, 1)),
-                   setval(pg_get_serial_sequence('signal', 'seq'), greatest($3, 1)),
-                   setval(pg_get_serial_sequence('signal_intervention', 'seq'),
-                     (SELECT coalesce(max(seq), 1) FROM signal_intervention))",
+                "SELECT pg_catalog.setval('epoch', greatest($1, 1)), pg_catalog.setval('position', $2),
+                   pg_catalog.setval(pg_catalog.pg_get_serial_sequence('dispatch', 'seq'), greatest($2, 1)),
+                   pg_catalog.setval(pg_catalog.pg_get_serial_sequence('run', 'place'), greatest($2, 1)),
+                   pg_catalog.setval(pg_catalog.pg_get_serial_sequence('signal', 'seq'), greatest($3, 1)),
+                   pg_catalog.setval(pg_catalog.pg_get_serial_sequence('signal_intervention', 'seq'),
+                     (SELECT coalesce(pg_catalog.max(seq), 1) FROM signal_intervention))",
                 params![head.epoch, head.issued, head.last_signal],
             ),
             statement(
-                "INSERT INTO paused (provider) SELECT * FROM unnest($1)",
+                "INSERT INTO paused (provider) SELECT * FROM pg_catalog.unnest($1)",
                 vec![array(paused)],
             ),
             statement(BIND, Vec::new()),

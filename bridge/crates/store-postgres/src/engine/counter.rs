@@ -45,8 +45,8 @@ impl Counter {
                 if is_shared {
                     let body = numbers.to_json();
                     rows.execute(
-                        "UPDATE counted SET number = number + 1, at = clock_timestamp(), body = $1
-                         WHERE at < clock_timestamp() - interval '1 s'",
+                        "UPDATE counted SET number = number + 1, at = pg_catalog.clock_timestamp(), body = $1
+                         WHERE at < pg_catalog.clock_timestamp() - interval '1 s'",
                         params![body],
                     );
                 }

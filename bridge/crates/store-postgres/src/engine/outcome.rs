@@ -20,7 +20,7 @@ const LONGEST: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(50);
 
 const STATUS: &str = "SELECT status = 'committed', status = 'aborted'
-   FROM pg_xact_status($1::int8::text::xid8) AS status";
+   FROM pg_catalog.pg_xact_status($1::int8::text::xid8) AS status";
 /// A commit that waits for the same standbys as the one before.
 const CONFIRM: &str = "INSERT INTO meta (name, value) VALUES ('confirmed', 1)
    ON CONFLICT (name) DO UPDATE SET value = meta.value + 1";

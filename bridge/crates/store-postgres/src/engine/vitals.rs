@@ -17,13 +17,13 @@ const PAUSE: Duration = Duration::from_secs(30);
 /// Age of the oldest transaction, and dead rows in the order of `DEAD_ROWS`. Sessions of other roles are seen by members
 /// of `pg_read_all_stats` only; a vacuum holds up no other one.
 const VITALS: &str = "SELECT
-   (extract(epoch FROM clock_timestamp() - least(
-     (SELECT min(xact_start) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+   (extract(epoch FROM pg_catalog.clock_timestamp() - least(
+     (SELECT pg_catalog.min(xact_start) FROM pg_stat_activity WHERE datname = pg_catalog.current_database() AND pid <> pg_catalog.pg_backend_pid()
        AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL) AND backend_type <> 'autovacuum worker'),
-     (SELECT min(prepared) FROM pg_prepared_xacts WHERE database = current_database()))) * 1000)::int8,
-   coalesce(sum(n_dead_tup) FILTER (WHERE relid = 'dispatch'::regclass), 0)::int8,
-   coalesce(sum(n_dead_tup) FILTER (WHERE relid = 'delivery'::regclass), 0)::int8,
-   coalesce(sum(n_dead_tup) FILTER (WHERE relid NOT IN ('dispatch'::regclass, 'delivery'::regclass)), 0)::int8
+     (SELECT pg_catalog.min(prepared) FROM pg_prepared_xacts WHERE database = pg_catalog.current_database()))) * 1000::numeric)::int8,
+   coalesce(pg_catalog.sum(n_dead_tup) FILTER (WHERE relid = 'dispatch'::regclass::oid), 0)::int8,
+   coalesce(pg_catalog.sum(n_dead_tup) FILTER (WHERE relid = 'delivery'::regclass::oid), 0)::int8,
+   coalesce(pg_catalog.sum(n_dead_tup) FILTER (WHERE relid NOT IN ('dispatch'::regclass::oid, 'delivery'::regclass::oid)), 0)::int8
    FROM pg_stat_user_tables";
 
 pub(super) async fn watch(readers: Arc<Readers>, meters: Arc<Meters>) {

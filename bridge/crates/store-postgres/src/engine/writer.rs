@@ -26,14 +26,14 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 /// standbys and would only warn if it were cancelled, and longest pause between the two messages: a node that is stopped
 /// there must not commit after its lease has ended, nor keep the rows of others for long.
 const SETTINGS: &str =
-    "SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', '0', true),
-   set_config('idle_in_transaction_session_timeout', $1::int8::text, true)";
+    "SELECT pg_catalog.set_config('lock_timeout', '100ms', true), pg_catalog.set_config('statement_timeout', '0', true),
+   pg_catalog.set_config('idle_in_transaction_session_timeout', $1::int8::text, true)";
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a change is refused whose row stays locked. Others are written between its attempts.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// True if this process is the node, true if the lease of its epoch has not ended, and the id of the transaction. Rows are
 /// read and locked after this: the row of a dispatch decides whose it is if the lease ends now.
-const EPOCH: &str = "SELECT instance = $2, epoch = $3 AND NOT has_ended AND until > clock_timestamp(), pg_current_xact_id()::text::int8
+const EPOCH: &str = "SELECT instance = $2, epoch = $3 AND NOT has_ended AND until > pg_catalog.clock_timestamp(), pg_catalog.pg_current_xact_id()::text::int8
    FROM node WHERE id = $1";
 const LAPSED: &str = "the lease of this node has ended";
 /// Attempts to write a change alone, if it met another transaction.

@@ -117,7 +117,8 @@ fn numbers(from: usize, count: usize) -> String {
     list
 }
 
-/// `unnest` of one array for each column, after `from` other parameters.
+/// `unnest` of one array for each column, after `from` other parameters. Of several arrays, it is a form of `FROM` and
+/// not a name that is looked up.
 pub(crate) fn unnest<F: Fields>(from: usize) -> String {
     let names = names::<F>();
     format!(

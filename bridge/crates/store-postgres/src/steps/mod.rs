@@ -1,5 +1,5 @@
 //! Steps of the tables from one version to the next. Forward only and additive, so that the release before runs on them
-//! too. `schema.sql` is version 1 and stays as it is; a new store takes all steps.
+//! too. `schema.sql` is version 1, and its tables stay as they are; a new store takes all steps.
 
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,10 @@ pub(crate) const STEPS: &[Step] = &[
         change: Change::Script(include_str!("3.sql")),
         oldest_reader: 1,
     },
+    Step {
+        change: Change::Script(include_str!("4.sql")),
+        oldest_reader: 1,
+    },
 ];
 /// Version of the tables that this program makes.
 pub(crate) const VERSION: i64 = version_after(STEPS);
@@ -48,9 +52,10 @@ pub(crate) const fn version_after(steps: &[Step]) -> i64 {
 
 /// The lock under which one node at a time takes steps. It is held by a transaction of its own, because indexes are built
 /// outside of one, and it is asked for without waiting, because an index waits for all that have begun to wait.
-const LOCK: &str = "BEGIN; SELECT set_config('idle_in_transaction_session_timeout', '0', true);
+const LOCK: &str =
+    "BEGIN; SELECT pg_catalog.set_config('idle_in_transaction_session_timeout', '0', true);
    DO $$BEGIN
-     IF NOT pg_try_advisory_xact_lock(1181172308) THEN RAISE lock_not_available; END IF;
+     IF NOT pg_catalog.pg_try_advisory_xact_lock(1181172308) THEN RAISE lock_not_available; END IF;
    END$$";
 const LOCK_PAUSE: Duration = Duration::from_millis(200);
 /// Longest wait for the lock of a table, behind which all writers wait too, which give up after a second; and longest time
@@ -60,7 +65,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// A live node other than this one, whose program cannot work on tables with this oldest reader.
 const SHUT_OUT: &str =
-    "SELECT id FROM node WHERE NOT has_ended AND until > clock_timestamp() AND reads < $1 AND id <> $2
+    "SELECT id FROM node WHERE NOT has_ended AND until > pg_catalog.clock_timestamp() AND reads < $1 AND id <> $2
    ORDER BY id LIMIT 1";
 
 /// Takes the steps that the tables have not taken, for this node.
@@ -149,7 +154,7 @@ async fn version(link: &mut Link) -> Result<i64, LinkError> {
 /// Carries out a script and raises the version, in one transaction. Waits for the lock of a table in short attempts.
 async fn change(link: &mut Link, script: &str, step: &Step, version: i64) -> Result<(), LinkError> {
     let script = format!(
-        "BEGIN; SELECT set_config('lock_timeout', '{TABLE_LOCK}', true); {script};
+        "BEGIN; SELECT pg_catalog.set_config('lock_timeout', '{TABLE_LOCK}', true); {script};
          UPDATE schema SET version = {version}, oldest_reader = {}; COMMIT",
         step.oldest_reader
     );
@@ -175,7 +180,7 @@ async fn change(link: &mut Link, script: &str, step: &Step, version: i64) -> Res
 async fn build(link: &mut Link, name: &str, definition: &str) -> Result<(), LinkError> {
     let owned = name.to_owned();
     let sql = "SELECT indisvalid FROM pg_index
-       WHERE indexrelid = to_regclass(convert_from($1, 'UTF8'))";
+       WHERE indexrelid = pg_catalog.to_regclass(pg_catalog.convert_from($1, 'UTF8'))";
     let answers = link.send(&[&Statement::new(sql, params![owned])]).await?;
     match answers[0].first().map(|row| row.get(0)) {
         Some(true) => return Ok(()),

@@ -43,7 +43,8 @@ impl Postgres {
         offset: u64,
         limit: usize,
     ) -> Result<Option<Piece>> {
-        let total = "SELECT part * $3 + length(bytes) FROM content WHERE id = $1 AND number = $2
+        let total =
+            "SELECT part * $3 + pg_catalog.length(bytes) FROM content WHERE id = $1 AND number = $2
                      ORDER BY part DESC LIMIT 1";
         let number = number(content);
         let params = params![id, number, PART_BYTES];
@@ -51,7 +52,7 @@ impl Postgres {
             return Ok(None);
         };
         let end = offset.saturating_add(limit as u64).min(total);
-        let parts = "SELECT substr(bytes, (1 + greatest($3 - part * $5, 0))::int,
+        let parts = "SELECT pg_catalog.substr(bytes, (1 + greatest($3 - part * $5, 0))::int,
                        greatest(least($4 - part * $5, $5) - greatest($3 - part * $5, 0), 0)::int)
                      FROM content WHERE id = $1 AND number = $2 AND part BETWEEN $3 / $5 AND $4 / $5
                      ORDER BY part";

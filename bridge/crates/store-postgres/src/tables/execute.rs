@@ -169,8 +169,7 @@ impl Executions for Postgres {
             Whole::columns()
         );
         // From now on they cannot be renewed.
-        let end =
-            "UPDATE node SET has_ended = true WHERE NOT has_ended AND until <= clock_timestamp()";
+        let end = "UPDATE node SET has_ended = true WHERE NOT has_ended AND until <= pg_catalog.clock_timestamp()";
         self.all(end, Vec::new(), |_| Ok(())).await?;
         self.all(sql, params![limit], |row| {
             let whole = Whole::read(row)?;
@@ -195,7 +194,7 @@ fn startable() -> String {
     let is_last = "attempts > 0 AND attempts + 1 >= $2";
     // Without a grace sessions have no home; `home IS NULL` would be true for the others as well.
     let is_here = "(home IS NULL OR home = $4 OR NOT is_bound AND ($5 IS NULL OR NOT EXISTS (
-           SELECT FROM node n WHERE n.id = home AND n.until > clock_timestamp() - $5 * interval '1 s')))";
+           SELECT FROM node n WHERE n.id = home AND n.until > pg_catalog.clock_timestamp() - $5 * interval '1 s')))";
     format!(
         "WITH further AS (
            SELECT * FROM dispatch WHERE phase = 0 AND provider = $1 AND {is_here} AND NOT ({is_last})
@@ -210,7 +209,8 @@ fn startable() -> String {
 }
 
 /// Highest number of a running attempt of an epoch.
-const MOST_ATTEMPTS: &str = "SELECT max(attempts) FROM dispatch WHERE phase = 4 AND epoch = $1";
+const MOST_ATTEMPTS: &str =
+    "SELECT pg_catalog.max(attempts) FROM dispatch WHERE phase = 4 AND epoch = $1";
 
 /// Writes the running marks, and returns all that the executions need.
 fn claim(rows: &mut Rows, limits: ClaimLimits, started: &NewEvent) -> Result<Vec<Claimed>, Stop> {

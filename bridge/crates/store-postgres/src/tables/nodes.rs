@@ -15,8 +15,8 @@ use crate::Postgres;
 use crate::rows::statement::{Columns, array, params};
 
 pub(crate) const NODES: &str =
-    "SELECT id, epoch, offer, NOT has_ended AND until > clock_timestamp(),
-   (extract(epoch FROM until) * 1000000)::int8 * 1000 FROM node ORDER BY id";
+    "SELECT id, epoch, offer, NOT has_ended AND until > pg_catalog.clock_timestamp(),
+   (extract(epoch FROM until) * 1000000::numeric)::int8 * 1000 FROM node ORDER BY id";
 
 /// Reads a row of `NODES`.
 pub(crate) fn record(columns: &mut Columns<'_>) -> Result<NodeRecord> {
@@ -63,8 +63,8 @@ impl Nodes for Postgres {
         let old = "DELETE FROM ticket WHERE until <= $1";
         self.all(old, params![now], |_| Ok(())).await?;
         let keep = "INSERT INTO ticket (hash, owner, until) SELECT $1, $2, $3
-             WHERE (SELECT count(*) FROM ticket) < $4
-               AND ($2 IS NULL OR (SELECT count(*) FROM ticket WHERE owner = $2) < $5)
+             WHERE (SELECT pg_catalog.count(*) FROM ticket) < $4
+               AND ($2 IS NULL OR (SELECT pg_catalog.count(*) FROM ticket WHERE owner = $2) < $5)
              RETURNING true";
         let Ticket { hash, owner, until } = ticket;
         let params = params![hash, owner, until, MOST, MOST_OF_ONE];

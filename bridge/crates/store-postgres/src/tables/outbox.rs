@@ -35,7 +35,7 @@ const DUE: &str = "v.id, b.callback_url, v.origin, v.attempts, v.since, v.epoch"
 /// True for a delivery that no other live node attempts; `$1` is this node.
 const IS_FREE: &str =
     "(epoch = 0 OR NOT EXISTS (SELECT FROM node n WHERE n.epoch = delivery.epoch AND n.id <> $1
-   AND NOT n.has_ended AND n.until > clock_timestamp()))";
+   AND NOT n.has_ended AND n.until > pg_catalog.clock_timestamp()))";
 
 #[async_trait]
 impl Outbox for Postgres {
@@ -70,7 +70,7 @@ impl Outbox for Postgres {
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>> {
         let sql = format!(
             "{ORIGINS}
-             SELECT min((SELECT due_at FROM delivery WHERE state = 0 AND origin = o.origin AND {IS_FREE}
+             SELECT pg_catalog.min((SELECT due_at FROM delivery WHERE state = 0 AND origin = o.origin AND {IS_FREE}
                          ORDER BY due_at LIMIT 1))
              FROM origins o WHERE o.origin IS NOT NULL AND o.origin <> ALL($2)"
         );
@@ -161,7 +161,7 @@ impl Outbox for Postgres {
             };
             return self.delivery(*id).await?.map(|_| 1).ok_or(Error::NotFound);
         };
-        let sql = format!("SELECT count(*) {CHOSEN}");
+        let sql = format!("SELECT pg_catalog.count(*) {CHOSEN}");
         let since = since.unwrap_or(Timestamp::MIN);
         let params = params![0_u64, since, *host, *status];
         Ok(self.one(sql, params, |row| row.next()).await?.unwrap_or(0))
@@ -272,8 +272,8 @@ const LOOKED_AT: usize = 10_000;
 /// True for an origin at the host, with or without a port, in parameter 3. Between scheme and host is `://`.
 macro_rules! at_host {
     () => {
-        "($3 IS NULL OR substr(v.origin, position('\\x3a2f2f'::bytea IN v.origin) + 3) = $3
-          OR substr(v.origin, position('\\x3a2f2f'::bytea IN v.origin) + 3, length($3) + 1) = $3 || '\\x3a'::bytea)"
+        "($3 IS NULL OR pg_catalog.substr(v.origin, position('\\x3a2f2f'::bytea IN v.origin) + 3) = $3
+          OR pg_catalog.substr(v.origin, position('\\x3a2f2f'::bytea IN v.origin) + 3, pg_catalog.length($3) + 1) = $3 || '\\x3a'::bytea)"
     };
 }
 const AT_HOST: &str = at_host!();

@@ -75,8 +75,8 @@ impl Queue for Postgres {
     }
 
     async fn next_queue_event(&self) -> Result<Option<Timestamp>> {
-        let sql = "SELECT least((SELECT min(start_by) FROM dispatch WHERE phase < 3),
-                                (SELECT min(not_before) FROM dispatch WHERE phase = 1))";
+        let sql = "SELECT least((SELECT pg_catalog.min(start_by) FROM dispatch WHERE phase < 3),
+                                (SELECT pg_catalog.min(not_before) FROM dispatch WHERE phase = 1))";
         let next = self.one(sql, Vec::new(), |row| row.next::<Option<Timestamp>>());
         Ok(next.await?.flatten())
     }

@@ -63,7 +63,7 @@ impl Records for Postgres {
                LEFT JOIN delivery v ON v.id = d.id LEFT JOIN spending u ON u.id = d.id
              WHERE d.seq < $1 AND d.seq >= $2 AND {status} AND ($3 IS NULL OR d.provider = $3)
                AND ($4 IS NULL OR b.agent_id = $4) AND ($5 IS NULL OR b.run_id = $5) AND b.accepted_at >= $6
-               AND ($8 IS NULL OR v.state = $8) AND ($9 IS NULL OR substring(b.task_id FOR length($9)) = $9)
+               AND ($8 IS NULL OR v.state = $8) AND ($9 IS NULL OR substring(b.task_id FOR pg_catalog.length($9)) = $9)
              ORDER BY d.seq DESC LIMIT $7",
             columns::<Spending>("u."),
             Whole::columns()
@@ -150,7 +150,7 @@ pub(super) fn page<T>(mut found: Vec<(u64, T)>, limit: usize, rest: Option<u64>)
 
 impl Postgres {
     pub(super) async fn range(&self, before: Option<u64>, is_bounded: bool) -> Result<Range> {
-        let sql = "SELECT coalesce(min(seq), 0), coalesce(max(seq), 0) FROM dispatch";
+        let sql = "SELECT coalesce(pg_catalog.min(seq), 0), coalesce(pg_catalog.max(seq), 0) FROM dispatch";
         let read = |row: &mut Columns<'_>| Ok((row.next()?, row.next()?));
         let (lowest, highest): (u64, u64) =
             self.one(sql, Vec::new(), read).await?.unwrap_or_default();

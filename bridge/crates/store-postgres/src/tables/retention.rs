@@ -123,7 +123,7 @@ impl Postgres {
         if expired.is_empty() {
             return Ok((0, false));
         }
-        let last = "SELECT max(last) FROM event WHERE dispatch = ANY($1)";
+        let last = "SELECT pg_catalog.max(last) FROM event WHERE dispatch = ANY($1)";
         let needs = alone(Needs {
             dispatches: expired.clone(),
             deliveries: expired.clone(),
@@ -165,7 +165,7 @@ impl Postgres {
             return Ok((0, false));
         }
         // A run that has ended changes no more.
-        let last = "SELECT max(last) FROM event WHERE run = ANY($1)";
+        let last = "SELECT pg_catalog.max(last) FROM event WHERE run = ANY($1)";
         let needs = alone(Needs {
             runs: expired.clone(),
             reads: last_position(last, vec![array(&expired)]),
@@ -180,7 +180,10 @@ impl Postgres {
             gone.iter().for_each(|id| rows.runs.remove(id));
             let params = || vec![array(gone.iter().copied())];
             rows.execute("DELETE FROM run_body WHERE id = ANY($1)", params());
-            rows.execute("INSERT INTO run_removed (id) SELECT unnest($1)", params());
+            rows.execute(
+                "INSERT INTO run_removed (id) SELECT pg_catalog.unnest($1)",
+                params(),
+            );
             Ok(gone.len() as u64)
         };
         Ok((self.write(0, needs, change).await?, has_more))
@@ -188,9 +191,9 @@ impl Postgres {
 
     /// Removes some events, then artifacts, of the first removed run; true if there can be more.
     async fn sweep_removed_runs(&self) -> Result<bool> {
-        let first = "SELECT id, (SELECT count(*) FROM (SELECT 1 FROM event e WHERE e.run = r.id LIMIT $1) c),
-               (SELECT count(*) FROM (SELECT 1 FROM run_artifact a WHERE a.id = r.id LIMIT $2) c),
-               (SELECT count(*) FROM (SELECT 1 FROM run_removed LIMIT 2) c) > 1
+        let first = "SELECT id, (SELECT pg_catalog.count(*) FROM (SELECT 1 FROM event e WHERE e.run = r.id LIMIT $1) c),
+               (SELECT pg_catalog.count(*) FROM (SELECT 1 FROM run_artifact a WHERE a.id = r.id LIMIT $2) c),
+               (SELECT pg_catalog.count(*) FROM (SELECT 1 FROM run_removed LIMIT 2) c) > 1
              FROM run_removed r ORDER BY id LIMIT 1";
         let read = |row: &mut Columns<'_>| Ok((row.next()?, row.next()?, row.next()?, row.next()?));
         let found = self
@@ -230,7 +233,7 @@ impl Postgres {
             return Ok(());
         }
         let first: Vec<_> = old.into_iter().map(|(first, _)| first).collect();
-        let last = "SELECT max(last) FROM event WHERE first = ANY($1)";
+        let last = "SELECT pg_catalog.max(last) FROM event WHERE first = ANY($1)";
         let needs = alone(Needs {
             reads: last_position(last, vec![array(&first)]),
             ..Needs::default()

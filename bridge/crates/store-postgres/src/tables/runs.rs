@@ -82,8 +82,7 @@ impl Runs for Postgres {
             + size(change.events.iter().map(|new| &new.event));
         let id = change.id;
         let paths = change.artifacts.iter().map(|artifact| &artifact.path);
-        let sizes =
-            "SELECT path, length(bytes)::int8 FROM run_artifact WHERE id = $1 AND path = ANY($2)";
+        let sizes = "SELECT path, pg_catalog.length(bytes)::int8 FROM run_artifact WHERE id = $1 AND path = ANY($2)";
         let mut params = params![id];
         params.push(array(paths));
         let needs = Needs {
@@ -128,7 +127,7 @@ impl Runs for Postgres {
     }
 
     async fn run_artifacts(&self, id: RunId) -> Result<Vec<RunArtifactInfo>> {
-        let sql = "SELECT a.path, a.kind, a.updated_at, length(a.bytes)::int8 FROM run_artifact a
+        let sql = "SELECT a.path, a.kind, a.updated_at, pg_catalog.length(a.bytes)::int8 FROM run_artifact a
                    JOIN run r ON r.id = a.id WHERE a.id = $1 ORDER BY a.path";
         self.all(sql, params![id], |row| {
             Ok(RunArtifactInfo {

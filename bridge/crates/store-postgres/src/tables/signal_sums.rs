@@ -17,7 +17,7 @@ use crate::rows::statement::{Statement, array, params};
 use crate::rows::table::{Fields as _, columns};
 use crate::{Columns, Postgres};
 
-const LAST: &str = "SELECT coalesce(max(seq), 0) FROM signal";
+const LAST: &str = "SELECT coalesce(pg_catalog.max(seq), 0) FROM signal";
 /// Columns of `amounts`.
 const AMOUNTS: &str = "g.at, g.error_code IS NOT NULL, g.tokens_in, g.tokens_out, g.cost_micros";
 /// Signals of other bridges that one question reads at most.
@@ -147,7 +147,7 @@ impl Postgres {
         // One statement, because the totals count the records: those of each session after this one are subtracted.
         let sql = format!(
             "SELECT g.seq, NOT EXISTS (SELECT 1 FROM signal e WHERE e.session = g.session AND e.seq < g.seq),
-               coalesce((SELECT sum(coalesce(l.tokens_in, 0) + coalesce(l.tokens_out, 0))::int8 FROM signal l
+               coalesce((SELECT pg_catalog.sum(coalesce(l.tokens_in, 0) + coalesce(l.tokens_out, 0))::int8 FROM signal l
                  WHERE l.session = g.session AND l.seq > g.seq), 0), {}, {}
              FROM signal g JOIN signal_session s ON s.id = g.session WHERE g.seq > $1 ORDER BY g.seq LIMIT $2",
             columns::<SignalSession>("s."),

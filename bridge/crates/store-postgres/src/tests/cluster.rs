@@ -22,14 +22,21 @@ impl Targets for Cluster {
 /// A database of its own on the shared server.
 pub(crate) struct Database {
     pub(crate) name: String,
+    /// Name of the database that it is a copy of.
+    template: &'static str,
     is_created: OnceLock<()>,
 }
 
 impl Database {
     pub(crate) fn new() -> Self {
+        Self::of("template1")
+    }
+
+    pub(crate) fn of(template: &'static str) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         Self {
             name: format!("store_{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+            template,
             is_created: OnceLock::new(),
         }
     }
@@ -37,7 +44,8 @@ impl Database {
     /// Creates the database the first time.
     pub(crate) async fn create(&self) {
         if self.is_created.set(()).is_ok() {
-            run("postgres", &format!("CREATE DATABASE {}", self.name)).await;
+            let sql = format!("CREATE DATABASE {} TEMPLATE {}", self.name, self.template);
+            run("postgres", &sql).await;
         }
     }
 

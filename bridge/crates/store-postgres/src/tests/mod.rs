@@ -6,6 +6,7 @@ mod copy;
 mod crash;
 mod encryption;
 mod faults;
+mod hostile;
 mod leases;
 mod lineage;
 mod nodes;

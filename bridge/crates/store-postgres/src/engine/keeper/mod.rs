@@ -37,16 +37,17 @@ const LAPSED: &str = "the lease of this node was not renewed in time";
 /// others leave it to the lease.
 const DOUBTED: &str = "the outcome of a commit stayed unknown";
 
-const RENEW: &str = "UPDATE node SET until = clock_timestamp() + $3 * interval '1 s', offer = $4,
+const RENEW: &str =
+    "UPDATE node SET until = pg_catalog.clock_timestamp() + $3 * interval '1 s', offer = $4,
      revision = revision + CASE WHEN offer = $4 THEN 0 ELSE 1 END
-   WHERE id = $1 AND epoch = $2 AND NOT has_ended AND until > clock_timestamp()
+   WHERE id = $1 AND epoch = $2 AND NOT has_ended AND until > pg_catalog.clock_timestamp()
      AND (SELECT oldest_reader FROM schema) <= reads
-   RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000";
+   RETURNING (extract(epoch FROM pg_catalog.clock_timestamp()) * 1000000::numeric)::int8 * 1000";
 /// A new epoch after the lease of the one before has ended.
-const RETURN: &str = "UPDATE node SET epoch = nextval('epoch'), revision = revision + 1,
-     until = clock_timestamp() + $3 * interval '1 s', has_ended = false
+const RETURN: &str = "UPDATE node SET epoch = pg_catalog.nextval('epoch'), revision = revision + 1,
+     until = pg_catalog.clock_timestamp() + $3 * interval '1 s', has_ended = false
    WHERE id = $1 AND instance = $2 AND (SELECT oldest_reader FROM schema) <= reads RETURNING epoch";
-const END: &str = "UPDATE node SET has_ended = true, until = least(until, clock_timestamp()) WHERE id = $1 AND epoch = $2";
+const END: &str = "UPDATE node SET has_ended = true, until = least(until, pg_catalog.clock_timestamp()) WHERE id = $1 AND epoch = $2";
 
 pub(super) struct Keeper {
     shared: Arc<Shared>,

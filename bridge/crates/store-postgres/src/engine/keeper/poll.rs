@@ -20,9 +20,9 @@ const REMEMBERED: SignedDuration = SignedDuration::from_hours(24);
 const POLL: &str = "SELECT
    coalesce((SELECT last FROM event ORDER BY first DESC LIMIT 1), 0),
    coalesce((SELECT value FROM meta WHERE name = 'removed'), 0),
-   (SELECT coalesce(sum(epoch + revision), 0)::int8 FROM node
-     WHERE id <> $1 AND NOT has_ended AND until > clock_timestamp()),
-   c.number, c.at < clock_timestamp() - interval '2 s'
+   (SELECT coalesce(pg_catalog.sum(epoch + revision), 0)::int8 FROM node
+     WHERE id <> $1 AND NOT has_ended AND until > pg_catalog.clock_timestamp()),
+   c.number, c.at < pg_catalog.clock_timestamp() - interval '2 s'
    FROM counted c";
 const CANCELLED: &str =
     "SELECT id, attempts FROM dispatch WHERE phase = 4 AND cancel_requested AND epoch = $1";
