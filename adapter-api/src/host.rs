@@ -1,5 +1,6 @@
 //! Services of the bridge for an adapter.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -7,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
 use crate::export::HostLink;
+use crate::folder::TempFolder;
 use crate::log;
 
 /// The bridge, as seen by an adapter instance. Cheap to clone.
@@ -36,6 +38,9 @@ pub struct Create {
     /// A folder of this adapter's own with mode 0700, kept over restarts. `None` without a bridge.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_dir: Option<PathBuf>,
+    /// The folder in which the folders of executions are created. `None`: that of the system for temporary files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub temp_dir: Option<PathBuf>,
     /// Arguments to prepend to the argv of a child process so that it dies with the bridge. Empty: none.
     pub supervisor: Vec<String>,
     /// A command that connects its stdin and stdout to the Unix socket named by a further argument, for
@@ -116,6 +121,22 @@ impl Host {
     /// exists. `None` without a bridge, as in tests.
     pub fn state_dir(&self) -> Option<&Path> {
         self.0.create.state_dir.as_deref()
+    }
+
+    /// Creates a temporary folder, as for one execution and its programs.
+    pub fn temp_folder(&self) -> io::Result<TempFolder> {
+        match &self.0.create.temp_dir {
+            Some(parent) => TempFolder::create_in(parent, self.instance()),
+            None => TempFolder::create(self.instance()),
+        }
+    }
+
+    /// Removes the temporary folders of this instance that killed processes left behind.
+    pub fn remove_leftovers(&self) {
+        match &self.0.create.temp_dir {
+            Some(parent) => TempFolder::remove_leftovers_in(parent, self.instance()),
+            None => TempFolder::remove_leftovers(self.instance()),
+        }
     }
 
     /// Arguments to prepend to the argv of a child process; empty without a supervisor.

@@ -31,6 +31,7 @@ fn main() {
         store_id: "store".to_owned(),
         epoch: 0,
         state_dir: folder.path().join("state"),
+        temp_dir: None,
         supervisor: Vec::new(),
         relay: Vec::new(),
         user: None,

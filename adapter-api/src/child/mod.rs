@@ -20,7 +20,6 @@ use crate::folder::Folder;
 #[doc(hidden)]
 pub mod fuzzing;
 mod memory;
-mod ownership;
 mod program;
 mod streams;
 
@@ -114,17 +113,24 @@ impl Child {
                 }
             }
         }
-        let dir = program.workspace.as_ref().map(Folder::working_dir);
-        if let Some(dir) = dir.as_ref().or(program.dir.as_ref()) {
+        let failed = |source| StartError::Start {
+            path: path.clone(),
+            source,
+        };
+        // Opened while it is this process's: programs of its next owner could replace its name.
+        let own = match (&program.workspace, &program.dir, &program.folder) {
+            (None, Some(dir), Some(folder)) => folder.open(dir).transpose().map_err(failed)?,
+            _ => None,
+        };
+        let opened = program.workspace.as_ref().or(own.as_ref());
+        let opened = opened.map(Folder::working_dir);
+        if let Some(dir) = opened.as_ref().or(program.dir.as_ref()) {
             command.current_dir(dir);
         } else if host.user().is_some() {
             command.current_dir("/");
         }
         if let (Some(user), Some(folder)) = (host.user(), &program.folder) {
-            ownership::hand_over(folder, user).map_err(|source| StartError::Start {
-                path: path.clone(),
-                source,
-            })?;
+            folder.give(user).map_err(failed)?;
         }
         let mut process = command
             .spawn()

@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::User;
-use crate::folder::Folder;
+use crate::folder::{Folder, TempFolder};
 
 /// The only variables of the adapter's own environment that a program inherits; others must be named in
 /// [`Program::env`].
@@ -60,9 +60,9 @@ pub struct Program {
     /// Working directory that is open already; wins over `dir`. The program starts in this folder, whatever
     /// its path names by then.
     pub workspace: Option<Folder>,
-    /// Folder made for this program alone. If the program runs as another user, the folder and everything in it
-    /// belong to that user from the start on.
-    pub folder: Option<PathBuf>,
+    /// Folder made for this program alone. If the program runs as another user, the folder and everything in it belong
+    /// to that user from the first start on; put nothing into it afterwards. It exists at least as long as this.
+    pub folder: Option<TempFolder>,
     /// Variables besides [`INHERITED`]; these win over inherited ones of the same name.
     pub env: BTreeMap<String, String>,
     /// Line limit; a longer line of output is reported as [`Line::TooLong`](super::Line::TooLong).

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
+mod ownership;
 mod temporary;
 #[cfg(test)]
 mod tests;
@@ -53,6 +54,19 @@ impl Folder {
         let descriptor = match plain(below_root)? {
             names if names.as_os_str().is_empty() => root,
             names => open_at(&root, &names, FOLDER)?,
+        };
+        Ok(Self {
+            path: path.into(),
+            descriptor: Arc::new(descriptor),
+        })
+    }
+
+    /// Opens the folder that is at `below` in an open one, and at `path` by its name.
+    fn open_from(above: &File, below: &Path, path: &Path) -> io::Result<Self> {
+        let above = openat(above, ".", FOLDER | SAFE, Mode::empty())?;
+        let descriptor = match plain(below)? {
+            names if names.as_os_str().is_empty() => above,
+            names => open_at(&above, &names, FOLDER)?,
         };
         Ok(Self {
             path: path.into(),

@@ -4,25 +4,41 @@ use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
 use tempfile::TempDir;
 
+use super::{Folder, ownership};
+use crate::User;
+
 const PRIVATE: u32 = 0o700;
 
-/// A temporary folder that only this user can access. Removed on drop.
+/// A temporary folder that only this user can access, until it is given to the user of a program. Removed when the last
+/// clone is dropped.
+#[derive(Clone, Debug)]
+pub struct TempFolder(Arc<Inner>);
+
 #[derive(Debug)]
-pub struct TempFolder {
+struct Inner {
     folder: TempDir,
     /// Held while the folder is in use. The system releases it when the process is killed.
-    _lock: File,
+    lock: File,
+    /// The folder belongs to the user of its programs, or giving it has failed.
+    is_given: Mutex<bool>,
 }
 
 impl TempFolder {
     /// Creates `forge-<name>.<random>` in the system's folder for temporary files. `name` contains no dot.
     pub fn create(name: &str) -> io::Result<Self> {
-        let parent = std::env::temp_dir().canonicalize()?;
+        Self::create_in(&std::env::temp_dir(), name)
+    }
+
+    /// The same in another folder. If programs of another user work in it, `parent` must not be writable for that user:
+    /// [`Host::temp_folder`](crate::Host::temp_folder) chooses such a folder.
+    pub fn create_in(parent: &Path, name: &str) -> io::Result<Self> {
+        let parent = parent.canonicalize()?;
         loop {
             let folder = tempfile::Builder::new()
                 .prefix(&prefix(name))
@@ -30,15 +46,19 @@ impl TempFolder {
                 .tempdir_in(&parent)?;
             // `None`: `remove_leftovers` of another process was faster than the lock.
             if let Some(lock) = lock(folder.path())? {
-                let _lock = lock;
-                return Ok(Self { folder, _lock });
+                let is_given = Mutex::new(false);
+                return Ok(Self(Arc::new(Inner {
+                    folder,
+                    lock,
+                    is_given,
+                })));
             }
         }
     }
 
     /// Absolute path without symbolic links.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.0.folder.path()
     }
 
     /// Creates a folder in this one with the same access.
@@ -50,7 +70,29 @@ impl TempFolder {
 
     /// Removes the folders of this name that killed processes left behind. Those in use stay.
     pub fn remove_leftovers(name: &str) {
-        remove(&std::env::temp_dir(), &prefix(name));
+        Self::remove_leftovers_in(&std::env::temp_dir(), name);
+    }
+
+    /// The same in another folder.
+    pub fn remove_leftovers_in(parent: &Path, name: &str) {
+        remove(parent, &prefix(name));
+    }
+
+    /// Gives the folder and everything in it to the user of its programs, before the first of them starts. Further calls
+    /// do nothing, since the folder is that user's by then.
+    pub(crate) fn give(&self, user: &User) -> io::Result<()> {
+        let is_given = self.0.is_given.lock();
+        let mut is_given = is_given.unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *is_given, true) {
+            return Ok(());
+        }
+        ownership::give(&self.0.lock, user)
+    }
+
+    /// Opens this folder, or one below it; `None` for a path that is outside.
+    pub(crate) fn open(&self, path: &Path) -> Option<io::Result<Folder>> {
+        let below = path.strip_prefix(self.path()).ok()?;
+        Some(Folder::open_from(&self.0.lock, below, path))
     }
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn program(
     let mut program = Program::new(path);
     let args = options.iter().chain(&settings.table.args);
     program.args = args.map(Into::into).collect();
-    program.folder = Some(folder.path().to_owned());
+    program.folder = Some(folder.clone());
     // Kept for error texts.
     program.stderr_bytes = 2 << 10;
     // Temporary files of the agent are removed with the run's directory.

@@ -27,7 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
-use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, CostTier, Events, ExecutionRequest, ExecutionResult, Health, Host, LatencyProfile,
     OutputStrategy, Profile, Result, Running,
@@ -62,7 +61,7 @@ impl AcpClient {
     /// Fails with `invalid_config`.
     pub fn new(host: Host, config: &Config, preset: Preset) -> Result<Self> {
         let settings = Arc::new(Settings::read(config, preset)?);
-        TempFolder::remove_leftovers(host.instance());
+        host.remove_leftovers();
         Ok(Self {
             warm: Warm::new(host.clone(), Arc::clone(&settings)),
             host,

@@ -2,10 +2,12 @@
 //! started and asked once before the session opens, while the agent starts.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use forge_adapter_api::Host;
 use forge_adapter_api::child::{Child, Program};
+use forge_adapter_api::folder::TempFolder;
 use forge_adapter_transport::http::{Http, Limits};
 use forge_adapter_transport::json_rpc::{Incoming, JsonRpc};
 use futures_util::future::join_all;
@@ -21,7 +23,8 @@ const END_PATIENCE: Duration = Duration::from_secs(2);
 pub(crate) struct Probe<'a> {
     pub(crate) host: &'a Host,
     pub(crate) execution: &'a str,
-    /// The agent's command, with the variables and the directory that its servers inherit.
+    /// The agent's command, with the variables and the directory that its servers inherit. The agent's own folder is not
+    /// inherited: the agent works in it by then.
     pub(crate) agent: &'a Program,
 }
 
@@ -46,6 +49,22 @@ impl Probe<'_> {
     async fn program(&self, name: &str, command: &str, server: &Value) -> Result<(), String> {
         let texts = |value: &Value| value.as_str().map(str::to_owned);
         let mut program = self.agent.clone();
+        let folder = self.host.temp_folder();
+        let folder = folder.map_err(|error| format!("it has no folder: {error}"))?;
+        let agent = program.folder.replace(folder.clone());
+        let agent = agent.as_ref().map(TempFolder::path);
+        if let (Some(agent), Some(dir)) = (agent, &program.dir)
+            && dir.starts_with(agent)
+        {
+            program.dir = Some(folder.path().to_owned());
+        }
+        let is_agents =
+            |value: &str| agent.is_some_and(|agent| Path::new(value).starts_with(agent));
+        for value in program.env.values_mut() {
+            if is_agents(value) {
+                *value = folder.path().display().to_string();
+            }
+        }
         program.path = command.into();
         let args = server["args"].as_array().into_iter().flatten();
         program.args = args.filter_map(texts).map(Into::into).collect();

@@ -45,7 +45,7 @@ impl AgentProcess {
         let instance = host.instance();
         let path = settings.table.program.as_ref();
         let path = path.ok_or_else(|| outcome::unavailable(launch::not_named(instance)))?;
-        let folder = TempFolder::create(instance).map_err(|error| internal(&error))?;
+        let folder = host.temp_folder().map_err(|error| internal(&error))?;
         let mut program =
             launch::program(settings, options, path, &folder).map_err(|error| internal(&error))?;
         program.dir = Some(directory(settings, workspace.as_ref(), &folder));

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use forge_adapter_api::child::{Child, StartError};
-use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::result::{FileContent, OutputFile};
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Messages, Result,
@@ -90,7 +89,8 @@ async fn attempt(
         request,
         options,
     } = *setup;
-    let folder = TempFolder::create(host.instance())
+    let folder = host
+        .temp_folder()
         .map_err(|error| internal("create the run's directory", &error))?;
     let workspace = request.open_workspace()?;
     let mut control = Control {

@@ -125,7 +125,7 @@ pub(crate) fn program(
         Some(workspace) => program.workspace = Some(workspace),
         None => program.dir = Some(folder.subfolder("work")?),
     }
-    program.folder = Some(folder.path().to_owned());
+    program.folder = Some(folder.clone());
     // Temporary files of the program are removed with the run's directory.
     let temporary = folder.subfolder("tmp")?;
     for name in ["TMPDIR", "CLAUDE_CODE_TMPDIR"] {

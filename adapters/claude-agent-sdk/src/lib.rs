@@ -18,7 +18,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
-use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, CostTier, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, SteerRequest, async_trait,
@@ -42,7 +41,7 @@ impl ExecutionAdapter for ClaudeAgentSdk {
     const ENV: &'static [&'static str] = &FORWARDED;
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
-        TempFolder::remove_leftovers(host.instance());
+        host.remove_leftovers();
         Ok(Self {
             host,
             settings: Settings::read(&config)?,

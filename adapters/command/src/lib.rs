@@ -12,7 +12,6 @@ use std::path::Path;
 use std::time::Duration;
 
 use forge_adapter_api::child::Program;
-use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{
     Config, Events, ExecutionAdapter, ExecutionRequest, ExecutionResult, Health, Host,
     LatencyProfile, OutputStrategy, Profile, Result, Running, async_trait,
@@ -39,7 +38,7 @@ impl ExecutionAdapter for Command {
     const VERSION: &'static str = env!("CARGO_PKG_VERSION");
 
     async fn initialize(host: Host, config: Config) -> Result<Self> {
-        TempFolder::remove_leftovers(host.instance());
+        host.remove_leftovers();
         let settings = Settings::read(&config)?;
         let program = settings
             .table

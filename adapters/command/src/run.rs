@@ -33,7 +33,7 @@ pub(crate) async fn execute(
     events: &Events,
     run: &Run,
 ) -> Result<ExecutionResult> {
-    let folder = TempFolder::create(host.instance());
+    let folder = host.temp_folder();
     let folder = folder.map_err(|error| internal("create a folder for the run", &error))?;
     let mut transcript = Transcript::default();
     let session = request
@@ -265,7 +265,7 @@ fn program(
     program.args = args.into_iter().map(Into::into).collect();
     program.dir = Some(dir);
     program.workspace = workspace;
-    program.folder = Some(folder.path().to_owned());
+    program.folder = Some(folder.clone());
     program.line_bytes = settings.table.line_bytes;
     program
         .env

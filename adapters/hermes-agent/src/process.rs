@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use forge_adapter_acp_client::AcpClient;
 use forge_adapter_api::child::{Child, Line, StartError};
-use forge_adapter_api::folder::TempFolder;
 use forge_adapter_api::{AdapterError, Host, Result};
 use secrecy::SecretString;
 use tokio::sync::oneshot;
@@ -32,14 +31,14 @@ pub(crate) struct ServeProcess {
 impl ServeProcess {
     /// Starts the server on a free port with a new token, and waits until it listens, at most for `limit`.
     pub(crate) async fn start(host: &Host, client: &AcpClient, limit: Duration) -> Result<Self> {
-        let folder = TempFolder::create(host.instance()).map_err(|error| internal(&error))?;
+        let folder = host.temp_folder().map_err(|error| internal(&error))?;
         let temporary = folder.subfolder("tmp").map_err(|error| internal(&error))?;
         let token = format!("{}{}", Uuid::new_v4().simple(), Uuid::new_v4().simple());
         let mut program = client.program()?;
         let args = ["-p", DEFAULT, "serve", "--port", "0", "--skip-build"];
         program.args = args.map(Into::into).to_vec();
         program.dir = Some(folder.path().to_owned());
-        program.folder = program.dir.clone();
+        program.folder = Some(folder.clone());
         program.stderr_bytes = 2 << 10;
         let temporary = temporary.display().to_string();
         program.env.entry("TMPDIR".to_owned()).or_insert(temporary);

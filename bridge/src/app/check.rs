@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
 
+use anyhow::Context as _;
 use forge_adapter_api::HealthStatus;
 use forge_adapter_api::folder::TempFolder;
 
@@ -23,7 +24,7 @@ use forge_store_postgres::peek::Report;
 
 use super::secrets::open_vault;
 use super::users::Users;
-use super::{HALT, Options, external, runs, store, users};
+use super::{HALT, Options, external, runs, store, temp_dir, users};
 use forge_signals::Terms;
 use forge_signals::forward::Upstream;
 
@@ -147,6 +148,12 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
                 .warnings
                 .extend(reason.map(|reason| format!("runs are not available: {reason}")));
         }
+        if let Ok(users) = &users {
+            let ids = users::ids(users);
+            let folder = temp_dir::find(config, &ids);
+            let checked = folder.map_or(Ok(None), |folder| temp_dir::check(&folder, &ids));
+            findings.note(checked.map(drop).context("process.folder"));
+        }
         findings.note(users.map(drop));
     }
     if readable(&["runs", "net", "callback"])
@@ -237,6 +244,7 @@ async fn adapters(
         store_id: CHECK.to_owned(),
         epoch: 0,
         state_dir: state.path().to_owned(),
+        temp_dir: None,
         supervisor: children.supervisor().to_vec(),
         relay: Vec::new(),
         user: None,

@@ -19,6 +19,7 @@ pub mod secrets;
 mod signals;
 mod store;
 mod sweep;
+mod temp_dir;
 pub mod trial;
 pub mod upkeep;
 mod users;
@@ -161,6 +162,7 @@ impl Bridge {
         let children = Children::new(&config.process, &owner)?;
         let users = Users::find(&config, &children)?;
         let user_ids = users::ids(&users);
+        let temp_dir = temp_dir::open(&config, &user_ids)?;
         leftovers::reap(&children).await?;
         let clock = store.node().clock();
         let kept = Reloadable::from(config.retention.records);
@@ -211,6 +213,7 @@ impl Bridge {
             store_id: owner,
             epoch: store.epoch(),
             state_dir: config.data_dir.join("state"),
+            temp_dir,
             supervisor: children.supervisor().to_vec(),
             relay: children.relay().to_vec(),
             user: users.default.clone(),

@@ -101,6 +101,19 @@ fn open_to_all(folder: &Path) {
     fs::set_permissions(folder, Permissions::from_mode(0o755)).unwrap();
 }
 
+/// Lets agents run as a user without rights, with a folder for theirs.
+fn give_user(home: &mut Home) {
+    let user = format!("{UNPRIVILEGED}:{UNPRIVILEGED}");
+    home.set("BRIDGE_PROCESS_USER", &user);
+    give_folder(home);
+}
+
+/// Sets the folder of the folders of executions.
+fn give_folder(home: &mut Home) {
+    let folder = home.dir.path().join("agents").display().to_string();
+    home.set("BRIDGE_PROCESS_FOLDER", &folder);
+}
+
 /// Lets the bridge of this home run without rights: program, libraries and home belong to another user.
 fn give_up_root(home: &mut Home) {
     let dir = home.dir.path();

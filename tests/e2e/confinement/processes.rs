@@ -8,7 +8,8 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 use super::super::harness::process::{Home, Process};
 use super::super::harness::until;
 use super::{
-    AGENTS, LIBRARY_APART, UNPRIVILEGED, assert_unharmed, give_up_root, home, is_root, order,
+    AGENTS, LIBRARY_APART, UNPRIVILEGED, assert_unharmed, give_up_root, give_user, home, is_root,
+    order,
 };
 
 /// Lets an attacker's process escape. The id of the dispatch, and the pid that the process has written.
@@ -58,10 +59,7 @@ async fn an_agent_of_another_user_cannot_kill_its_supervisor() {
         return;
     }
     let mut home = home();
-    home.set(
-        "BRIDGE_PROCESS_USER",
-        &format!("{UNPRIVILEGED}:{UNPRIVILEGED}"),
-    );
+    give_user(&mut home);
     let folder = home.dir.path().join("tmp");
     chown(folder, Some(UNPRIVILEGED), Some(UNPRIVILEGED)).unwrap();
     let bridge = home.start();

@@ -16,8 +16,8 @@ use super::super::harness::process::{Home, Process};
 use super::super::harness::until;
 use super::super::private::{assert_private, below};
 use super::{
-    AGENTS, LIBRARY, LIBRARY_APART, PYTHON, UNPRIVILEGED, attack, configure, give_up_root, home,
-    is_root, order, reported,
+    AGENTS, LIBRARY, LIBRARY_APART, PYTHON, UNPRIVILEGED, attack, configure, give_up_root,
+    give_user, home, is_root, order, reported,
 };
 
 /// A file that every user can open, which shows that the attack works.
@@ -126,7 +126,7 @@ async fn an_agent_of_another_user_can_open_nothing_of_the_bridge() {
         return;
     }
     let mut home = home();
-    home.set("BRIDGE_PROCESS_USER", &user(UNPRIVILEGED));
+    give_user(&mut home);
     let dir = home.dir.path().to_owned();
     closed_folder(&dir.join("work/other"), None);
     let bridge = home.start();
@@ -156,7 +156,7 @@ async fn an_agent_of_another_user_can_open_nothing_of_the_bridge() {
         assert_eq!(own.len(), 2, "{attacker} has folders of its own: {own:?}");
     }
     until("the folders of the runs to be removed", async || {
-        let mut entries = fs::read_dir(dir.join("tmp")).unwrap();
+        let mut entries = fs::read_dir(dir.join("agents")).unwrap();
         entries.next().is_none().then_some(())
     })
     .await;
@@ -175,7 +175,7 @@ async fn an_agent_can_open_nothing_of_an_agent_of_another_user() {
         user(others),
     );
     configure(&home, &more);
-    home.set("BRIDGE_PROCESS_USER", &user(UNPRIVILEGED));
+    give_user(&mut home);
     let adapters = format!("{},other", home.variables["BRIDGE_ADAPTERS"]);
     home.set("BRIDGE_ADAPTERS", &adapters);
     let dir = home.dir.path().to_owned();
@@ -192,7 +192,7 @@ async fn an_agent_can_open_nothing_of_an_agent_of_another_user() {
     })
     .await;
 
-    let entries = fs::read_dir(dir.join("tmp")).unwrap().flatten();
+    let entries = fs::read_dir(dir.join("agents")).unwrap().flatten();
     let run_folders = entries.filter(|entry| entry.metadata().unwrap().uid() == others);
     let run_folders = run_folders.map(|entry| entry.path().display().to_string());
     let mut files: Vec<String> = run_folders.collect();

@@ -81,6 +81,7 @@ impl Place {
             store_id: "store".to_owned(),
             epoch: 0,
             state_dir: self.folder.path().join("state"),
+            temp_dir: None,
             supervisor: Vec::new(),
             relay: Vec::new(),
             user: None,

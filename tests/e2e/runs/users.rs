@@ -47,6 +47,8 @@ fn start(home: &mut Home, origin: &Origin, runs: &Path) -> Process {
     std::fs::set_permissions(home.dir.path(), std::fs::Permissions::from_mode(0o711)).unwrap();
     home.set("PATH", &std::env::var("PATH").unwrap());
     home.set("BRIDGE_ADAPTERS", "command");
+    let folder = home.dir.path().join("agents").display().to_string();
+    home.set("BRIDGE_PROCESS_FOLDER", &folder);
     home.start()
 }
 

@@ -50,6 +50,9 @@ pub struct Config {
     pub grace: Duration,
     /// User of the programs that adapters start, by name or as `uid:gid`; default: that of the bridge.
     pub user: Option<String>,
+    /// Folder of the folders of executions, an absolute path. Default: that of the system for temporary files, or one of
+    /// the bridge if programs run as another user.
+    pub folder: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -58,6 +61,7 @@ impl Default for Config {
             supervisor: None,
             grace: Duration::from_secs(2),
             user: None,
+            folder: None,
         }
     }
 }

@@ -340,6 +340,7 @@ async fn registry(state_dir: &Path, tracker: &Tasks) -> Registry {
         store_id: "test".to_owned(),
         epoch: 0,
         state_dir: state_dir.to_owned(),
+        temp_dir: None,
         supervisor: Vec::new(),
         relay: Vec::new(),
         user: None,

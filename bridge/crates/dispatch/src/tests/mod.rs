@@ -262,6 +262,7 @@ async fn registry(state: &Path, probe: &Arc<Probe>, tracker: &Tasks) -> Registry
         store_id: "test".to_owned(),
         epoch: 0,
         state_dir: state.to_owned(),
+        temp_dir: None,
         supervisor: Vec::new(),
         relay: Vec::new(),
         user: None,

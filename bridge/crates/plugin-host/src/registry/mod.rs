@@ -59,6 +59,8 @@ pub struct Setup {
     pub epoch: u64,
     /// Folder of the private copies of libraries, of the pause markers and of the adapters' own folders.
     pub state_dir: PathBuf,
+    /// Folder in which adapters create the folders of executions; `None`: that of the system for temporary files.
+    pub temp_dir: Option<PathBuf>,
     /// The command that starts a child process under the supervisor.
     pub supervisor: Vec<String>,
     /// The command that connects its stdin and stdout to the Unix socket given as its argument. Its program has a path
@@ -133,6 +135,7 @@ impl Registry {
                 path: Arc::clone(&path),
                 copies: copies.clone(),
                 state_dir: state.join("adapter-data").join(&named.id),
+                temp_dir: setup.temp_dir.clone(),
                 store_id: setup.store_id.clone(),
                 epoch: setup.epoch,
                 supervisor: setup.supervisor.clone(),

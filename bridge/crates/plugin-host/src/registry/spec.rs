@@ -34,6 +34,8 @@ pub(crate) struct AdapterSpec {
     pub copies: PathBuf,
     /// Folder of what the adapter keeps over restarts; created before the adapter.
     pub state_dir: PathBuf,
+    /// Folder of the folders of executions; `None`: that of the system.
+    pub temp_dir: Option<PathBuf>,
     pub store_id: String,
     pub epoch: u64,
     pub supervisor: Vec<String>,
@@ -102,6 +104,7 @@ impl AdapterSpec {
                 "storeId": self.store_id,
                 "epoch": self.epoch,
                 "stateDir": self.state_dir,
+                "tempDir": self.temp_dir,
                 "supervisor": self.supervisor_of_programs(apart),
                 "relay": self.relay,
                 "user": self.user.as_ref().map(|user| &user.user),
