@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::events::Events;
 use crate::export::HostLink;
-use crate::folder::TempFolder;
+use crate::folder::{Folder, TempFolder};
 use crate::log;
 
 /// The bridge, as seen by an adapter instance. Cheap to clone.
@@ -154,6 +154,15 @@ impl Host {
     /// belong to it: [`Program::folder`](crate::child::Program::folder).
     pub fn user(&self) -> Option<&User> {
         self.0.create.user.as_ref()
+    }
+
+    /// Restricts what is done with files in the folder to the rights of the adapter's programs: the bridge can have more,
+    /// and must not lend them.
+    pub fn confine(&self, folder: Folder) -> Folder {
+        match self.user() {
+            Some(user) => folder.as_user(user.uid, user.gid),
+            None => folder,
+        }
     }
 
     /// The bridge's size limits.

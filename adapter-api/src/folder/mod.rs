@@ -14,10 +14,12 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 
 mod ownership;
+mod rights;
 mod temporary;
 #[cfg(test)]
 mod tests;
 
+use self::rights::Rights;
 pub use self::temporary::TempFolder;
 
 // O_PATH also opens folders with search but no read permission; not every system has it.
@@ -44,6 +46,7 @@ pub struct FolderId {
 pub struct Folder {
     path: Arc<Path>,
     descriptor: Arc<OwnedFd>,
+    rights: Option<Rights>,
 }
 
 impl Folder {
@@ -58,6 +61,7 @@ impl Folder {
         Ok(Self {
             path: path.into(),
             descriptor: Arc::new(descriptor),
+            rights: None,
         })
     }
 
@@ -71,7 +75,16 @@ impl Folder {
         Ok(Self {
             path: path.into(),
             descriptor: Arc::new(descriptor),
+            rights: None,
         })
+    }
+
+    /// The same folder, in which files are opened, written and removed with the rights of this user and its group alone:
+    /// the user of the programs for which it is done. This process needs the right to switch to that user.
+    #[must_use]
+    pub fn as_user(mut self, uid: u32, gid: u32) -> Self {
+        self.rights = Some(Rights { uid, gid });
+        self
     }
 
     /// The path that was opened.
@@ -96,8 +109,11 @@ impl Folder {
     /// and for everything but a regular file with one name: a hard link can lead out of the folder too. Never
     /// blocks on a pipe.
     pub fn open_below(&self, file: &Path) -> io::Result<File> {
-        let opened = open_at(&self.descriptor, &plain(file)?, OFlags::RDONLY | NO_WAIT)?;
-        regular(opened.into())
+        let file = plain(file)?;
+        rights::with(self.rights, || {
+            let opened = open_at(&self.descriptor, &file, OFlags::RDONLY | NO_WAIT)?;
+            regular(opened.into())
+        })
     }
 
     /// Replaces the content of a file, which is created with its folders if missing. The same rules as for
@@ -105,6 +121,10 @@ impl Folder {
     /// if the folder belongs to this user.
     pub fn write_below(&self, file: &Path, content: &[u8]) -> io::Result<()> {
         let file = plain(file)?;
+        rights::with(self.rights, || self.write_now(&file, content))
+    }
+
+    fn write_now(&self, file: &Path, content: &[u8]) -> io::Result<()> {
         let name = file.file_name().ok_or_else(not_plain)?;
         let stat = fstat(&*self.descriptor)?;
         let others = match stat.st_uid == geteuid().as_raw() {
@@ -126,6 +146,10 @@ impl Folder {
     /// Removes a file, or a link itself. `file` is relative, without `..`. Fails if a folder above it is a symbolic link.
     pub fn remove_below(&self, file: &Path) -> io::Result<()> {
         let file = plain(file)?;
+        rights::with(self.rights, || self.remove_now(&file))
+    }
+
+    fn remove_now(&self, file: &Path) -> io::Result<()> {
         let name = file.file_name().ok_or_else(not_plain)?;
         let above = match file.parent() {
             Some(above) if !above.as_os_str().is_empty() => {

@@ -51,6 +51,7 @@ async fn attempt(
     run: &Run,
 ) -> Result<ExecutionResult> {
     let workspace = request.open_workspace()?;
+    let workspace = workspace.map(|folder| adapter.host.confine(folder));
     let kind = SpareKind {
         has_files: workspace.is_some(),
         options: options.to_owned(),

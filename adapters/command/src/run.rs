@@ -61,7 +61,7 @@ pub(crate) async fn execute(
     let end = reading
         .until_the_end(&mut child, &mut transcript, run)
         .await;
-    if let Some(usage) = read_usage(folder.path()) {
+    if let Some(usage) = read_usage(host, folder.path()) {
         settings.table.usage.read(&usage, &mut transcript);
         if transcript.usage != Usage::default() {
             events
@@ -328,9 +328,10 @@ pub(crate) fn schema(request: &ExecutionRequest) -> Option<&Value> {
 }
 
 /// Reads the usage file in the folder of the run, which the program can have replaced by anything.
-fn read_usage(folder: &Path) -> Option<Value> {
+fn read_usage(host: &Host, folder: &Path) -> Option<Value> {
     // A failed program writes no usage file.
-    let file = Folder::open(folder).and_then(|folder| folder.open_below(Path::new(USAGE_FILE)));
+    let folder = Folder::open(folder).map(|folder| host.confine(folder));
+    let file = folder.and_then(|folder| folder.open_below(Path::new(USAGE_FILE)));
     let mut usage = Vec::new();
     file.and_then(|file| file.take(USAGE_BYTES + 1).read_to_end(&mut usage))
         .ok()

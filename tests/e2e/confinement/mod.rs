@@ -7,6 +7,7 @@
 
 mod bounds;
 mod files;
+mod folders;
 mod processes;
 mod secrets;
 

@@ -14,7 +14,7 @@ use forge_base::failpoint;
 use forge_base::time;
 use forge_delivery::send::{CallbackOptions, CallbackPayload};
 use forge_plugin_host::Permit;
-use forge_process::ownership;
+use forge_process::ownership::{self, UserId};
 use forge_signals::ledger::Admission;
 use forge_store as store;
 use forge_store::record::{Begun, Claim};
@@ -134,7 +134,8 @@ impl Inner {
         }
     }
 
-    /// Gives the checkout of a step of a run to the user of the adapter's programs. Callers' folders stay as they are.
+    /// Gives the checkout of a step of a run to the user of the adapter's programs; callers' folders stay as they are. Files
+    /// in the folder are opened with the rights of that user.
     async fn give_checkout(
         &self,
         request: &DispatchRequest,
@@ -151,7 +152,11 @@ impl Inner {
                 format!("workspace.dir cannot be given to the user {uid} of the adapter: {error}")
             })?;
         }
-        Ok(folder)
+        // The bridge lends its rights to no agent: neither for reading an output, nor for an attachment.
+        Ok(match user {
+            Some(UserId { uid, gid }) => folder.map(|folder| folder.as_user(uid, gid)),
+            None => folder,
+        })
     }
 
     async fn run(
