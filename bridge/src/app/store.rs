@@ -22,6 +22,8 @@ use super::node::Node;
 const SETTING: &str = "store.url (BRIDGE_STORE)";
 /// Shortest lease: each third of it renews it.
 const SHORTEST_LEASE: Duration = Duration::from_secs(3);
+/// Shortest standstill that is no ordinary pause of a busy disk.
+const SHORTEST_STALL: Duration = Duration::from_secs(1);
 /// Limit for reading the file of the password.
 const MAX_PASSWORD_BYTES: u64 = 4096;
 
@@ -34,6 +36,11 @@ pub(super) enum Location {
 
 impl Location {
     pub(super) fn of(config: &Config) -> anyhow::Result<Self> {
+        if config.store.stall < SHORTEST_STALL {
+            bail!(
+                "store.stall is shorter than {SHORTEST_STALL:?}, in which a busy disk might not answer"
+            );
+        }
         let url = config.store.url.as_ref().map(ExposeSecret::expose_secret);
         match url {
             None | Some("sqlite:") => Ok(Self::Folder(config.data_dir.clone())),
@@ -216,6 +223,16 @@ mod tests {
             panic!("a lease of 3 s at least");
         };
         assert!(error.to_string().contains("shorter than 3s"), "{error}");
+    }
+
+    #[test]
+    fn a_stall_lasts_at_least_a_second() {
+        let mut config = Config::default();
+        config.store.stall = Duration::from_millis(999);
+        let Err(error) = Location::of(&config) else {
+            panic!("a stall of 1 s at least");
+        };
+        assert!(error.to_string().contains("shorter than 1s"), "{error}");
     }
 
     #[test]

@@ -10,7 +10,14 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct FolderLock {
     _file: File,
-    /// The lock file and those that are watched, with device and inode.
+    /// The lock file, and those that are looked at besides.
+    files: WatchedFiles,
+}
+
+/// Open files with their paths, to notice that one is removed or replaced.
+#[derive(Debug, Default)]
+pub struct WatchedFiles {
+    /// With device and inode.
     files: Vec<(PathBuf, (u64, u64))>,
 }
 
@@ -72,12 +79,26 @@ impl FolderLock {
         name_holder(&mut file).map_err(failed)?;
         let identity = file.metadata().map(|found| identity(&found));
         Ok(Self {
-            files: vec![(path, identity.map_err(failed)?)],
+            files: WatchedFiles {
+                files: vec![(path, identity.map_err(failed)?)],
+            },
             _file: file,
         })
     }
 
     /// Makes a file, which exists, one of those that `is_in_place` looks at.
+    pub fn watch(&mut self, file: &Path) -> io::Result<()> {
+        self.files.watch(file)
+    }
+
+    /// False if a watched file or the lock file was removed or replaced.
+    pub fn is_in_place(&self) -> bool {
+        self.files.is_in_place()
+    }
+}
+
+impl WatchedFiles {
+    /// Adds a file, which exists.
     pub fn watch(&mut self, file: &Path) -> io::Result<()> {
         let found = std::fs::metadata(file)?;
         self.files.push((file.to_owned(), identity(&found)));

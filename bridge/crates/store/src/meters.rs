@@ -1,6 +1,10 @@
 //! Metrics of the store.
 
+use std::time::Duration;
+
 use forge_base::metrics::{Counter, Gauge, Histogram};
+
+use crate::progress::ProgressReport;
 
 /// Outcomes of a commit whose answer was lost.
 pub const LOST_ANSWERS: [&str; 3] = ["committed", "rolled_back", "unknown"];
@@ -20,6 +24,7 @@ pub struct Meters {
     pub wal_bytes: Gauge,
     /// Bytes waiting for the writer thread.
     pub queue_bytes: Gauge,
+    pub progress: ProgressMeters,
     /// Metrics of a store that several nodes can share; zero in other ones.
     pub shared: SharedMeters,
 }
@@ -32,8 +37,28 @@ impl Default for Meters {
             failures: Counter::default(),
             wal_bytes: Gauge::default(),
             queue_bytes: Gauge::default(),
+            progress: ProgressMeters::default(),
             shared: SharedMeters::default(),
         }
+    }
+}
+
+/// Ages at the last read of the metrics, in milliseconds; 0: there is none.
+#[derive(Debug, Default)]
+pub struct ProgressMeters {
+    pub oldest_change_ms: Gauge,
+    pub work_ms: Gauge,
+    pub last_commit_ms: Gauge,
+}
+
+impl ProgressMeters {
+    pub fn set(&self, report: &ProgressReport) {
+        let ms = |age: Duration| age.as_millis() as u64;
+        let work = report.work.map(|(_, age)| age);
+        self.oldest_change_ms
+            .set(ms(report.oldest_change.unwrap_or_default()));
+        self.work_ms.set(ms(work.unwrap_or_default()));
+        self.last_commit_ms.set(ms(report.last_commit));
     }
 }
 

@@ -21,24 +21,18 @@ pub enum Work {
     /// Statements of a transaction before its commit.
     Statement,
     Commit,
-    /// A sync of files outside of a commit.
-    Sync,
     Checkpoint,
     /// The question what became of a commit whose answer was lost.
     Outcome,
-    /// Closing and reopening the store after a failure.
-    Recovery,
 }
 
 impl Work {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 5] = [
         Self::Connect,
         Self::Statement,
         Self::Commit,
-        Self::Sync,
         Self::Checkpoint,
         Self::Outcome,
-        Self::Recovery,
     ];
 
     /// Number above zero, which means none.
@@ -58,10 +52,8 @@ impl fmt::Display for Work {
             Self::Connect => "a connection to the database",
             Self::Statement => "a write",
             Self::Commit => "a commit",
-            Self::Sync => "a sync of the disk",
             Self::Checkpoint => "a checkpoint",
             Self::Outcome => "the question about the outcome of a commit",
-            Self::Recovery => "the recovery of the store",
         })
     }
 }
@@ -328,7 +320,7 @@ mod tests {
 
     #[test]
     fn a_stall_below_two_seconds_is_offline_at_once() {
-        let report = report(None, Some((Work::Sync, 700)), 700);
+        let report = report(None, Some((Work::Commit, 700)), 700);
         let health = judge(&report, Duration::from_millis(500));
         assert!(matches!(health, StoreHealth::Offline(_)), "{health:?}");
     }
@@ -346,11 +338,11 @@ mod tests {
     #[test]
     fn an_operation_ends_with_its_guard_and_uncovers_the_outer_one() {
         let progress = WriteProgress::new(STALL);
-        let outer = progress.working(Work::Recovery);
+        let outer = progress.working(Work::Outcome);
         drop(progress.working(Work::Connect));
         assert_eq!(
             progress.report().work.map(|(work, _)| work),
-            Some(Work::Recovery)
+            Some(Work::Outcome)
         );
         drop(outer);
         assert_eq!(progress.report().work, None);

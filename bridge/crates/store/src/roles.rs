@@ -16,6 +16,7 @@ use crate::destination::{DueQuery, OpenBreaker};
 use crate::durability::Durability;
 use crate::meters::Meters;
 use crate::node::{Node, NodeRecord};
+use crate::progress::StoreHealth;
 use crate::record::{
     Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, CancelRequest, Claim,
     ClaimLimits, Claimed, Content, Counts, Decision, DeliveryFilter, DeliveryPayload,
@@ -362,8 +363,15 @@ pub trait Maintenance: Send + Sync + 'static {
     fn store_id(&self) -> &str;
     /// Loss that an answered change outlives, as of the start.
     fn durability(&self) -> Durability;
+    /// Ability to make changes, with the reason if it is impaired.
+    fn health(&self) -> StoreHealth;
     /// `Ok` while changes can be written, otherwise the reason why not.
-    fn status(&self) -> std::result::Result<(), String>;
+    fn status(&self) -> std::result::Result<(), String> {
+        self.health().writable()
+    }
+    /// Returns, with the reason, once the writer has made no progress for `Config::stall`. Changes that waited for it are
+    /// refused then and never made; the outcome of those under way becomes known when they end.
+    async fn stalled(&self) -> String;
     /// Returns after the store's files were removed or replaced under it, and never otherwise. Changes are refused then.
     async fn moved(&self);
     /// Performance metrics; record counts are in `counts`.

@@ -26,6 +26,7 @@ use crate::batch::{Needs, Placed};
 use crate::published::Published;
 use crate::rows::statement::Statement;
 use forge_store::meters::Meters;
+use forge_store::progress::{StoreHealth, WriteProgress};
 use forge_store::{Config, Error, Result};
 
 pub(crate) use change::Decide;
@@ -55,6 +56,7 @@ struct Shared {
     queue: WriteQueue,
     published: Arc<Published>,
     meters: Arc<Meters>,
+    progress: Arc<WriteProgress>,
     /// Before the last request that began or renewed the lease.
     renewed: Mutex<Instant>,
     /// Epoch under which a commit of unknown outcome can have started what this node does not run; 0: none.
@@ -73,9 +75,11 @@ impl Engine {
     ) -> Self {
         let tasks = TaskTracker::new();
         let readers = Readers::new(target.clone(), config.readers, tasks.clone());
+        let progress = Arc::new(WriteProgress::new(config.stall));
         let shared = Arc::new(Shared {
             target,
-            queue: WriteQueue::new(config.queue_bytes),
+            queue: WriteQueue::new(config.queue_bytes, Arc::clone(&progress)),
+            progress,
             published: Arc::clone(published),
             meters: Arc::default(),
             renewed: Mutex::new(begun),
@@ -98,14 +102,23 @@ impl Engine {
         }
     }
 
-    /// `Ok` while changes can be written, otherwise the reason why not.
-    pub(crate) fn status(&self) -> Result<(), String> {
-        self.shared.queue.refusal().map_or(Ok(()), Err)
+    pub(crate) fn health(&self) -> StoreHealth {
+        let refusal = self.shared.queue.refusal();
+        refusal.map_or_else(|| self.shared.progress.health(), StoreHealth::Offline)
+    }
+
+    /// Returns, with the reason, once the writer has made no progress for `Config::stall` and the changes that waited for
+    /// it are refused.
+    pub(crate) async fn stalled(&self) -> String {
+        let reason = self.shared.progress.stalled().await;
+        self.shared.queue.refuse_waiting(&reason);
+        reason
     }
 
     pub(crate) fn meters(&self) -> Arc<Meters> {
         let meters = &self.shared.meters;
         meters.queue_bytes.set(self.shared.queue.bytes_in_use());
+        meters.progress.set(&self.shared.progress.report());
         let age = lock(&self.shared.renewed).elapsed();
         meters.shared.lease_age_ms.set(age.as_millis() as u64);
         Arc::clone(meters)

@@ -13,6 +13,7 @@ use super::change::{Decide, QueuedChange};
 use super::{CLOSED, closed, lock};
 use crate::batch::{Needs, Placed};
 use forge_store::Result;
+use forge_store::progress::WriteProgress;
 
 const BATCH_BYTES: usize = 4 << 20;
 /// Size of a change besides its bodies.
@@ -26,6 +27,7 @@ pub(crate) struct WriteQueue {
     wake: Notify,
     room: Arc<Semaphore>,
     capacity_bytes: u32,
+    progress: Arc<WriteProgress>,
 }
 
 #[derive(Default)]
@@ -39,7 +41,7 @@ struct State {
 }
 
 impl WriteQueue {
-    pub(crate) fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize, progress: Arc<WriteProgress>) -> Self {
         let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
         let capacity_bytes = u32::try_from(bytes).unwrap_or(most).clamp(1, most);
         Self {
@@ -47,6 +49,7 @@ impl WriteQueue {
             wake: Notify::new(),
             room: Arc::new(Semaphore::new(capacity_bytes as usize)),
             capacity_bytes,
+            progress,
         }
     }
 
@@ -55,7 +58,7 @@ impl WriteQueue {
         u64::from(self.capacity_bytes).saturating_sub(free)
     }
 
-    /// Waits for room, then for the commit. Refused at once while the store is closed or cannot be written.
+    /// Waits for room, then for the commit. Refused at once while the store is closed or stalled, or cannot be written.
     pub(crate) async fn submit<T: Send + 'static>(
         &self,
         bytes: usize,
@@ -69,11 +72,17 @@ impl WriteQueue {
         let room = Arc::clone(&self.room).acquire_many_owned(share).await;
         let room = room.map_err(|_| closed())?;
         let (change, answer) = QueuedChange::new(bytes, needs, decide, room);
+        let stalled = self.progress.refusal();
         {
             let mut state = lock(&self.state);
-            match state.refusal() {
+            match state.refusal().or(stalled) {
                 Some(reason) => change.refuse(&reason),
-                None => state.waiting.push_back(change),
+                None => {
+                    if state.waiting.is_empty() {
+                        self.progress.set_waiting(Some(change.arrived.into_std()));
+                    }
+                    state.waiting.push_back(change);
+                }
             }
         }
         self.wake.notify_one();
@@ -82,13 +91,18 @@ impl WriteQueue {
 
     /// Waits for the next batch. `None` if nothing waits and the store is to be closed.
     pub(crate) async fn next(&self) -> Option<Vec<QueuedChange>> {
+        self.progress.set_batch(None);
+        self.progress.set_waiting(lock(&self.state).oldest());
         loop {
             let due = {
                 let mut state = lock(&self.state);
                 match state.due() {
                     None if state.is_closing => return None,
                     Some(due) if state.is_closing || due <= Instant::now() => {
-                        return Some(state.batch());
+                        self.progress.set_batch(state.oldest());
+                        let batch = state.batch();
+                        self.progress.set_waiting(state.oldest());
+                        return Some(batch);
                     }
                     due => due,
                 }
@@ -121,6 +135,12 @@ impl WriteQueue {
             state.failure = Some(reason.to_owned());
             mem::take(&mut state.waiting)
         };
+        waiting.into_iter().for_each(|change| change.refuse(reason));
+    }
+
+    /// Refuses the changes that wait for a writer that makes no progress; they are never made.
+    pub(crate) fn refuse_waiting(&self, reason: &str) {
+        let waiting = mem::take(&mut lock(&self.state).waiting);
         waiting.into_iter().for_each(|change| change.refuse(reason));
     }
 
@@ -163,6 +183,11 @@ impl State {
             true => Some(CLOSED.to_owned()),
             false => self.lapse.clone().or_else(|| self.failure.clone()),
         }
+    }
+
+    fn oldest(&self) -> Option<std::time::Instant> {
+        let arrived = self.waiting.iter().map(|change| change.arrived);
+        arrived.min().map(Instant::into_std)
     }
 
     /// Time of the next batch: at once if a change cannot wait. `None` if nothing waits.

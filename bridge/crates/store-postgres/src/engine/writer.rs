@@ -19,6 +19,7 @@ use crate::published::Published;
 use crate::rows::statement::{Columns, Statement, params};
 use forge_base::failpoint;
 use forge_store::Error;
+use forge_store::progress::Work;
 use forge_store::retry::RetryDelays;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
@@ -143,6 +144,7 @@ impl Writer {
     }
 
     async fn reconnect(&mut self) -> Result<(), String> {
+        let _working = self.shared.progress.working(Work::Connect);
         let store_id = &self.shared.published.identity.store_id;
         self.link = Some(lineage::connect(&self.shared.target, store_id).await?);
         Ok(())
@@ -155,6 +157,7 @@ impl Writer {
             let begun = Instant::now();
             match self.commit(&mut batch).await {
                 Ok(placed) => {
+                    self.shared.progress.committed();
                     self.shared.meters.commits.time(begun.elapsed());
                     self.shared.meters.batches.number(batch.len() as u64);
                     for change in batch {
@@ -237,6 +240,8 @@ impl Writer {
         let lost = || Failure::Unavailable("the connection to the database was lost".to_owned());
         let link = self.link.as_mut().ok_or_else(lost)?;
         link.has_warned = false;
+        let progress = &self.shared.progress;
+        let _working = progress.working(Work::Statement);
         let published = &self.shared.published;
         let needs: Vec<_> = batch.iter().map(QueuedChange::needs).collect();
         let (xid, mut answers) = begin(link, published, &needs, rows).await?;
@@ -257,7 +262,9 @@ impl Writer {
         );
         all.push(&end);
         failpoint::point("database.commit.before");
+        let committing = progress.working(Work::Commit);
         let sent = link.send(&all).await;
+        drop(committing);
         failpoint::point("database.commit.after");
         let base = match sent {
             Ok(answers) if !link.has_warned => outcome::base(&answers, event_count)?,
@@ -268,7 +275,9 @@ impl Writer {
                 self.link = None;
                 let sent = outcome::Sent { xid, life, rows };
                 let store_id = &published.identity.store_id;
+                let asking = progress.working(Work::Outcome);
                 let (outcome, link) = outcome::resolve(&self.shared.target, store_id, &sent).await;
+                drop(asking);
                 self.link = link;
                 self.shared.meters.shared.lost_answers[outcome.place()].inc();
                 match outcome {

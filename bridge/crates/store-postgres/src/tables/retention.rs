@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use forge_base::id::{DispatchId, RunId};
 use forge_store::durability::Durability;
 use forge_store::meters::Meters;
+use forge_store::progress::StoreHealth;
 use forge_store::record::{Swept, SweptSignals};
 use forge_store::roles::Maintenance;
 use forge_store::{Result, rules};
@@ -45,8 +46,12 @@ impl Maintenance for Postgres {
         self.durability
     }
 
-    fn status(&self) -> std::result::Result<(), String> {
-        self.engine.status()
+    fn health(&self) -> StoreHealth {
+        self.engine.health()
+    }
+
+    async fn stalled(&self) -> String {
+        self.engine.stalled().await
     }
 
     async fn moved(&self) {

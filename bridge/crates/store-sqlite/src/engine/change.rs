@@ -1,6 +1,7 @@
 //! Queued change: its operation, and the caller that waits for the answer.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
 
 use rusqlite::Connection;
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -74,6 +75,7 @@ pub(super) struct QueuedChange<S> {
     change: Box<dyn Change<S>>,
     pub(super) urgency: Urgency,
     pub(super) bytes: usize,
+    pub(super) arrived: Instant,
     _room: OwnedSemaphorePermit,
 }
 
@@ -94,6 +96,7 @@ impl<S> QueuedChange<S> {
             change: Box::new(pending),
             urgency,
             bytes,
+            arrived: Instant::now(),
             _room: room,
         };
         (queued, receiver)

@@ -13,6 +13,13 @@ pub(super) enum StoreFailure {
     /// No later start finds anything that is written to the open files.
     #[error("its files were removed or replaced while the bridge was running")]
     Moved,
+    /// The WAL or its shared memory is at its path no more. Committed changes that were not copied into the database
+    /// file are found by no later start.
+    #[error("its write-ahead log was removed or replaced while the bridge was running")]
+    WalMoved {
+        /// All committed changes are in the database file.
+        is_saved: bool,
+    },
     /// Nothing was written.
     #[error(
         "another process holds a write lock on the database file for longer than store.busy_timeout ({0:?})"

@@ -7,6 +7,8 @@ mod change;
 mod checkpointer;
 pub(super) mod connection;
 mod failure;
+#[cfg(test)]
+mod progress_tests;
 mod reader_pool;
 mod recovery;
 #[cfg(test)]
@@ -24,6 +26,7 @@ use tokio::sync::watch;
 
 use forge_base::folder_lock::FolderLock;
 use forge_store::meters::Meters;
+use forge_store::progress::{StoreHealth, WriteProgress};
 use forge_store::{Config, Error, Result};
 
 pub(super) use change::{Failure, Urgency};
@@ -55,6 +58,7 @@ struct Shared<S> {
     queue: WriteQueue<S>,
     readers: Arc<ReaderPool>,
     meters: Arc<Meters>,
+    progress: Arc<WriteProgress>,
     /// The files were removed or replaced under the open store.
     is_moved: watch::Sender<bool>,
     /// The writer thread has closed the file.
@@ -70,8 +74,10 @@ impl<S: TransactionState> Engine<S> {
         connection: Connection,
         state: S,
     ) -> io::Result<Self> {
+        let progress = Arc::new(WriteProgress::new(config.stall));
         let shared = Arc::new(Shared {
-            queue: WriteQueue::new(config.queue_bytes),
+            queue: WriteQueue::new(config.queue_bytes, Arc::clone(&progress)),
+            progress,
             readers: ReaderPool::start(&file, &config)?,
             meters: Arc::default(),
             is_moved: watch::Sender::new(false),
@@ -79,13 +85,22 @@ impl<S: TransactionState> Engine<S> {
             file,
             config,
         });
-        Writer::start(Arc::clone(&shared), lock, connection, state)?;
+        let wal = wal::watched(&shared.file)?;
+        Writer::start(Arc::clone(&shared), lock, wal, connection, state)?;
         Ok(Self(shared))
     }
 
-    /// `Ok` while changes can be written, otherwise the reason why not.
-    pub(super) fn status(&self) -> Result<(), String> {
-        self.0.queue.refusal().map_or(Ok(()), Err)
+    pub(super) fn health(&self) -> StoreHealth {
+        let refusal = self.0.queue.refusal();
+        refusal.map_or_else(|| self.0.progress.health(), StoreHealth::Offline)
+    }
+
+    /// Returns, with the reason, once the writer thread has made no progress for `Config::stall` and the changes that
+    /// waited for it are refused.
+    pub(super) async fn stalled(&self) -> String {
+        let reason = self.0.progress.stalled().await;
+        self.0.queue.refuse_waiting(&reason);
+        reason
     }
 
     /// Returns after the files were removed or replaced under the open store.
@@ -96,6 +111,7 @@ impl<S: TransactionState> Engine<S> {
 
     pub(super) fn meters(&self) -> Arc<Meters> {
         (self.0.meters.queue_bytes).set(self.0.queue.bytes_in_use());
+        self.0.meters.progress.set(&self.0.progress.report());
         Arc::clone(&self.0.meters)
     }
 

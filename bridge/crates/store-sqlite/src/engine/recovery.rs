@@ -24,6 +24,9 @@ impl<S: TransactionState> Writer<S> {
         let failure = match failure {
             // A connection that was opened on the new file mixes its pages with the WAL of the old one.
             StoreFailure::Damage(_) if !self.lock.is_in_place() => &StoreFailure::Moved,
+            StoreFailure::Damage(_) if !self.wal.is_in_place() => {
+                &StoreFailure::WalMoved { is_saved: false }
+            }
             failure => failure,
         };
         let then = match failure {
@@ -32,6 +35,12 @@ impl<S: TransactionState> Writer<S> {
             }
             StoreFailure::Moved => {
                 "no more changes are written: stop the bridge, put its data folder back, start it again"
+            }
+            StoreFailure::WalMoved { is_saved: true } => {
+                "no more changes are written; all that were answered are in the database file: stop the bridge, remove what is now at the paths of its -wal and -shm, start it again"
+            }
+            StoreFailure::WalMoved { is_saved: false } => {
+                "no more changes are written: stop the bridge, put its -wal back or restore a backup, start it again"
             }
             StoreFailure::Lock(_) | StoreFailure::Sync(_) | StoreFailure::Other(_) => {
                 "new work is refused until it can be written again"
@@ -42,9 +51,9 @@ impl<S: TransactionState> Writer<S> {
         let failed_at = Instant::now();
         self.shared.queue.set_unavailable(&failure.to_string());
         let is_back = match failure {
-            StoreFailure::Damage(_) | StoreFailure::Moved => {
+            StoreFailure::Damage(_) | StoreFailure::Moved | StoreFailure::WalMoved { .. } => {
                 self.refuse_unanswered(failure);
-                let is_moved = matches!(failure, StoreFailure::Moved);
+                let is_moved = !matches!(failure, StoreFailure::Damage(_));
                 self.shared.is_moved.send_replace(is_moved);
                 while self.shared.queue.pause(Instant::now() + FOREVER) {}
                 false
@@ -89,6 +98,14 @@ impl<S: TransactionState> Writer<S> {
         let mut is_cut = false;
         loop {
             let mut done = Ok(());
+            if !is_cut && !self.wal.is_in_place() {
+                // After a failed sync the pages of the WAL can be missing.
+                let moved = match needs_full_recovery {
+                    true => StoreFailure::WalMoved { is_saved: false },
+                    false => self.save_wal(),
+                };
+                return self.recover(&moved);
+            }
             if !is_cut {
                 let checkpointed = self.checkpointer.stop().map_err(StoreFailure::from);
                 needs_full_recovery |= matches!(checkpointed, Err(StoreFailure::Sync(_)));
@@ -165,7 +182,10 @@ impl<S: TransactionState> Writer<S> {
             failure.to_string()
         });
         match reloaded? {
-            true => Ok(()),
+            true => {
+                self.wal = wal::watched(file).map_err(cannot("look at the WAL"))?;
+                Ok(())
+            }
             false => Err("the file was replaced by another store; restart the bridge".to_owned()),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::*;
 
-struct Rows(u64);
+pub(super) struct Rows(pub(super) u64);
 
 impl TransactionState for Rows {
     type Savepoint = u64;
@@ -27,16 +27,21 @@ impl TransactionState for Rows {
     }
 }
 
-fn count(connection: &Connection) -> rusqlite::Result<u64> {
+pub(super) fn count(connection: &Connection) -> rusqlite::Result<u64> {
     connection.query_row("SELECT count(*) FROM t", [], |row| row.get(0))
 }
 
 fn start(folder: &Path) -> Engine<Rows> {
+    start_with(folder, Config::default().stall)
+}
+
+pub(super) fn start_with(folder: &Path, stall: Duration) -> Engine<Rows> {
     let mut lock = FolderLock::take(folder).unwrap();
     let config = Config {
         wal_limit_bytes: 1 << 20,
         busy_timeout: Duration::from_millis(50),
         queue_bytes: 1 << 20,
+        stall,
         ..Config::default()
     };
     let file = folder.join("db");
@@ -51,7 +56,7 @@ fn start(folder: &Path) -> Engine<Rows> {
     Engine::start(file, config, lock, opened, rows).unwrap()
 }
 
-async fn insert(engine: &Engine<Rows>) -> Result<u64> {
+pub(super) async fn insert(engine: &Engine<Rows>) -> Result<u64> {
     let insert = |connection: &Connection, rows: &mut Rows| {
         connection.execute("INSERT INTO t DEFAULT VALUES", [])?;
         rows.0 += 1;
@@ -71,11 +76,11 @@ async fn a_write_lock_of_another_process_refuses_changes_until_it_is_released() 
     let refused = insert(&engine).await.unwrap_err().to_string();
     assert!(refused.contains("store.busy_timeout"), "{refused}");
     assert_eq!(
-        engine.status().unwrap_err(),
+        engine.health().writable().unwrap_err(),
         refused.rsplit_once(": ").unwrap().1
     );
     other.execute_batch("COMMIT").unwrap();
-    while engine.status().is_err() {
+    while engine.health().writable().is_err() {
         tokio::task::yield_now().await;
     }
     assert_eq!(insert(&engine).await.unwrap(), 2);
@@ -99,7 +104,7 @@ async fn after_a_failure_the_file_is_opened_again_and_can_be_read_meanwhile() {
     let failed = engine.write(Urgency::Now, 0, large).await;
     assert!(matches!(failed, Err(Error::Unavailable(_))), "{failed:?}");
     assert_eq!(engine.read(Length::Short, count).await.unwrap(), 0);
-    while engine.status().is_err() {
+    while engine.health().writable().is_err() {
         tokio::task::yield_now().await;
     }
     engine.write(Urgency::Now, 0, large).await.unwrap();
@@ -141,7 +146,7 @@ async fn a_change_that_panics_takes_the_others_with_it_and_the_file_is_opened_ag
     let engine = start(folder.path());
     let panics = |_: &Connection, _: &mut Rows| -> Result<(), Failure> { panic!("on purpose") };
     assert!(engine.write(Urgency::Soon, 0, panics).await.is_err());
-    while engine.status().is_err() {
+    while engine.health().writable().is_err() {
         tokio::task::yield_now().await;
     }
     assert_eq!(insert(&engine).await.unwrap(), 1);

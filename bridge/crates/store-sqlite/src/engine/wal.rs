@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::connection::PAGE_BYTES;
 use forge_base::failpoint;
-use forge_base::folder_lock::sync_name;
+use forge_base::folder_lock::{WatchedFiles, sync_name};
 
 const HEADER_BYTES: u64 = 32;
 const FRAME_BYTES: u64 = 24 + PAGE_BYTES;
@@ -102,7 +102,19 @@ pub(crate) fn sync(file: &Path) -> io::Result<()> {
 
 /// The WAL of a database file.
 pub(crate) fn wal_file(file: &Path) -> PathBuf {
+    beside(file, "-wal")
+}
+
+/// The WAL and its shared memory, which a connection has opened.
+pub(super) fn watched(file: &Path) -> io::Result<WatchedFiles> {
+    let mut files = WatchedFiles::default();
+    files.watch(&wal_file(file))?;
+    files.watch(&beside(file, "-shm"))?;
+    Ok(files)
+}
+
+fn beside(file: &Path, suffix: &str) -> PathBuf {
     let mut name = file.as_os_str().to_owned();
-    name.push("-wal");
+    name.push(suffix);
     name.into()
 }

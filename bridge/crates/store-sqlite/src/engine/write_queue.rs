@@ -12,6 +12,7 @@ use tokio::sync::Semaphore;
 use super::change::{Failure, QueuedChange, Urgency};
 use super::{CLOSED, closed, lock};
 use forge_store::Result;
+use forge_store::progress::WriteProgress;
 
 const BATCH_BYTES: usize = 4 << 20;
 /// Size of a change besides its bodies, in memory and in the file.
@@ -25,12 +26,11 @@ pub(super) struct WriteQueue<S> {
     wake: Condvar,
     room: Arc<Semaphore>,
     capacity_bytes: u32,
+    progress: Arc<WriteProgress>,
 }
 
 struct State<S> {
     waiting: VecDeque<QueuedChange<S>>,
-    /// Arrival of the first of `waiting`.
-    since: Instant,
     /// Of the most urgent of `waiting`.
     urgency: Urgency,
     /// Reason why nothing can be written.
@@ -41,13 +41,12 @@ struct State<S> {
 }
 
 impl<S> WriteQueue<S> {
-    pub(super) fn new(bytes: usize) -> Self {
+    pub(super) fn new(bytes: usize, progress: Arc<WriteProgress>) -> Self {
         let most = u32::try_from(Semaphore::MAX_PERMITS).unwrap_or(u32::MAX);
         let capacity_bytes = u32::try_from(bytes).unwrap_or(most).clamp(1, most);
         Self {
             state: Mutex::new(State {
                 waiting: VecDeque::new(),
-                since: Instant::now(),
                 urgency: Urgency::Soon,
                 failure: None,
                 wakes_for: None,
@@ -56,6 +55,7 @@ impl<S> WriteQueue<S> {
             wake: Condvar::new(),
             room: Arc::new(Semaphore::new(capacity_bytes as usize)),
             capacity_bytes,
+            progress,
         }
     }
 
@@ -82,16 +82,17 @@ impl<S> WriteQueue<S> {
         answer.await.map_err(|_| closed())?
     }
 
-    /// Refused at once while the store is closed or cannot be written.
+    /// Refused at once while the store is closed or stalled, or cannot be written.
     fn push(&self, change: QueuedChange<S>) {
+        let stalled = self.progress.refusal();
         let mut state = lock(&self.state);
-        if let Some(reason) = state.refusal() {
+        if let Some(reason) = state.refusal().or(stalled) {
             drop(state);
             return change.refuse(&reason);
         }
         let wakes = state.wakes_for.is_some_and(|least| change.urgency >= least);
         if state.waiting.is_empty() {
-            state.since = Instant::now();
+            self.progress.set_waiting(Some(change.arrived));
             state.urgency = change.urgency;
         }
         state.urgency = state.urgency.max(change.urgency);
@@ -111,20 +112,29 @@ impl<S> WriteQueue<S> {
         idle_at: Instant,
     ) -> Option<Vec<QueuedChange<S>>> {
         let mut state = lock(&self.state);
+        self.progress.set_batch(None);
+        self.progress.set_waiting(state.oldest());
         loop {
-            let is_empty = state.waiting.is_empty();
-            let (until, wakes_for) = match (is_empty, state.urgency) {
-                _ if state.is_closing => return (!is_empty).then(|| state.batch()),
-                (true, _) => (idle_at, Some(Urgency::Soon)),
-                (false, Urgency::Soon) => (state.since + SHARE_DELAY, Some(Urgency::Now)),
-                (false, Urgency::Now) => (not_before, None),
+            let (until, wakes_for) = match (state.oldest(), state.urgency) {
+                (None, _) if state.is_closing => return None,
+                (Some(_), _) if state.is_closing => return Some(self.batch(&mut state)),
+                (None, _) => (idle_at, Some(Urgency::Soon)),
+                (Some(oldest), Urgency::Soon) => (oldest + SHARE_DELAY, Some(Urgency::Now)),
+                (Some(_), Urgency::Now) => (not_before, None),
             };
             if until <= Instant::now() {
-                return Some(state.batch());
+                return Some(self.batch(&mut state));
             }
             state.wakes_for = wakes_for;
             state = self.sleep(state, until);
         }
+    }
+
+    fn batch(&self, state: &mut State<S>) -> Vec<QueuedChange<S>> {
+        self.progress.set_batch(state.oldest());
+        let batch = state.batch();
+        self.progress.set_waiting(state.oldest());
+        batch
     }
 
     /// Sleeps through a pause between two attempts to write again; returns false at once when the store is to be closed.
@@ -158,6 +168,12 @@ impl<S> WriteQueue<S> {
         waiting.into_iter().for_each(|change| change.refuse(reason));
     }
 
+    /// Refuses the changes that wait for a writer thread that makes no progress; they are never made.
+    pub(super) fn refuse_waiting(&self, reason: &str) {
+        let waiting = mem::take(&mut lock(&self.state).waiting);
+        waiting.into_iter().for_each(|change| change.refuse(reason));
+    }
+
     pub(super) fn set_available(&self) {
         lock(&self.state).failure = None;
     }
@@ -180,6 +196,10 @@ impl<S> State<S> {
             true => Some(CLOSED.to_owned()),
             false => self.failure.clone(),
         }
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.waiting.front().map(|change| change.arrived)
     }
 
     fn batch(&mut self) -> Vec<QueuedChange<S>> {

@@ -14,13 +14,15 @@ use super::failure::StoreFailure;
 use super::wal::{self, Frames, Mode};
 use super::{FolderLock, Shared, TransactionState, connection};
 use forge_base::failpoint;
+use forge_base::folder_lock::WatchedFiles;
 use forge_store::Error;
+use forge_store::progress::Work;
 
 /// A batch of this many changes counts as load: the next commit then begins at the earliest `BATCH_INTERVAL` after the
 /// beginning of this one, so that more changes share it.
 const GROUP_COMMIT_MIN: usize = 8;
 const BATCH_INTERVAL: Duration = Duration::from_micros(400);
-/// Interval of looking after the files, and idle time after which the WAL is checkpointed.
+/// Longest time between two looks after the files before an answer, and idle time after which the WAL is checkpointed.
 const TICK: Duration = Duration::from_secs(1);
 /// Bytes of changes after which the length of the WAL is checked.
 const CHECK_BYTES: usize = 256 << 10;
@@ -36,6 +38,10 @@ pub(super) struct Writer<S> {
     pub(super) shared: Arc<Shared<S>>,
     /// Held until the file is closed.
     pub(super) lock: FolderLock,
+    /// The WAL and its shared memory, as opened.
+    pub(super) wal: WatchedFiles,
+    /// Last look after the files.
+    looked_at: Instant,
     /// None while the file is closed after a failure.
     pub(super) connection: Option<Connection>,
     pub(super) checkpointer: Checkpointer,
@@ -54,6 +60,7 @@ impl<S: TransactionState> Writer<S> {
     pub(super) fn start(
         shared: Arc<Shared<S>>,
         lock: FolderLock,
+        wal: WatchedFiles,
         connection: Connection,
         state: S,
     ) -> io::Result<()> {
@@ -61,6 +68,8 @@ impl<S: TransactionState> Writer<S> {
             checkpointer: Checkpointer::default(),
             shared,
             lock,
+            wal,
+            looked_at: Instant::now(),
             connection: Some(connection),
             state,
             unchecked_bytes: 0,
@@ -104,13 +113,41 @@ impl<S: TransactionState> Writer<S> {
 
     /// Looks whether the files are in place, and checkpoints the WAL if nothing was written for a while.
     fn tick(&mut self, now: Instant) -> Result<(), StoreFailure> {
-        if !self.lock.is_in_place() {
-            return Err(StoreFailure::Moved);
-        }
+        self.look_after_files()?;
         match self.written_at {
             Some(written_at) if written_at + TICK <= now => Ok(self.checkpoint_when_idle()?),
             Some(_) | None => Ok(()),
         }
+    }
+
+    /// Looks whether the files are in place, if the last look is older than `TICK`. A WAL that is not is copied into the
+    /// database file at once, because no later start finds it.
+    fn look_after_files(&mut self) -> Result<(), StoreFailure> {
+        if self.looked_at.elapsed() < TICK {
+            return Ok(());
+        }
+        self.looked_at = Instant::now();
+        if !self.lock.is_in_place() {
+            return Err(StoreFailure::Moved);
+        }
+        match self.wal.is_in_place() {
+            true => Ok(()),
+            false => Err(self.save_wal()),
+        }
+    }
+
+    /// Copies the committed changes of a WAL that was removed or replaced into the database file.
+    pub(super) fn save_wal(&mut self) -> StoreFailure {
+        let copied = self.checkpointer.stop();
+        let copied = copied.and_then(|()| self.checkpoint(Mode::Truncate));
+        let is_saved = match copied {
+            Ok(frames) => frames.is_all_in_file(),
+            Err(error) => {
+                tracing::error!(%error, "the removed write-ahead log cannot be copied into the database file");
+                false
+            }
+        };
+        StoreFailure::WalMoved { is_saved }
     }
 
     /// Writes and answers a batch.
@@ -124,12 +161,21 @@ impl<S: TransactionState> Writer<S> {
             Ok(Some(outcomes)) => {
                 self.shared.meters.commits.time(begun.elapsed());
                 self.shared.meters.batches.number(changes.len() as u64);
+                self.shared.progress.committed();
                 self.state.committed();
+                // Before the answer, so that none is given for a while to what no later start finds.
+                let looked = self.look_after_files();
+                if let Err(StoreFailure::Moved | StoreFailure::WalMoved { is_saved: false }) =
+                    looked
+                {
+                    self.unanswered.extend(changes);
+                    return looked;
+                }
                 for (change, outcome) in changes.zip(outcomes) {
                     change.answer(outcome);
                 }
                 failpoint::point("store.answered");
-                Ok(())
+                looked
             }
             Ok(None) => {
                 while let Some(change) = changes.next() {
@@ -179,6 +225,8 @@ impl<S: TransactionState> Writer<S> {
         let start = self.state.savepoint();
         let state = &mut self.state;
         let is_alone = batch.len() == 1;
+        let progress = &self.shared.progress;
+        let _working = progress.working(Work::Statement);
         let run = || {
             execute(connection, "BEGIN IMMEDIATE")?;
             let mut outcomes = Vec::with_capacity(batch.len());
@@ -194,6 +242,7 @@ impl<S: TransactionState> Writer<S> {
                 }
             }
             failpoint::point("store.commit.before");
+            let _working = progress.working(Work::Commit);
             execute(connection, "COMMIT")?;
             failpoint::point("store.commit.after");
             Ok(Some(outcomes))
@@ -239,6 +288,7 @@ impl<S: TransactionState> Writer<S> {
     }
 
     fn checkpoint(&self, mode: Mode) -> rusqlite::Result<Frames> {
+        let _working = self.shared.progress.working(Work::Checkpoint);
         let frames = wal::checkpoint(self.connection()?, mode)?;
         self.shared.meters.wal_bytes.set(frames.bytes());
         Ok(frames)

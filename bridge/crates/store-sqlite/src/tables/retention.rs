@@ -9,6 +9,7 @@ use rusqlite::params;
 
 use forge_store::durability::Durability;
 use forge_store::meters::Meters;
+use forge_store::progress::StoreHealth;
 use forge_store::record::{DeliveryState, Swept, SweptSignals};
 use forge_store::roles::Maintenance;
 use forge_store::{Result, rules};
@@ -28,8 +29,12 @@ impl Maintenance for Sqlite {
         Durability::Server
     }
 
-    fn status(&self) -> std::result::Result<(), String> {
-        self.engine.status()
+    fn health(&self) -> StoreHealth {
+        self.engine.health()
+    }
+
+    async fn stalled(&self) -> String {
+        self.engine.stalled().await
     }
 
     async fn moved(&self) {

@@ -21,6 +21,7 @@ use super::destination::{DueQuery, OpenBreaker};
 use super::durability::Durability;
 use super::meters::Meters;
 use super::node::Node;
+use super::progress::StoreHealth;
 use super::record::{
     Acceptance, Approval, ApprovalFilter, CancelRequest, Claim, ClaimLimits, Claimed, Content,
     Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
@@ -344,8 +345,12 @@ impl Maintenance for Memory {
         Durability::Server
     }
 
-    fn status(&self) -> std::result::Result<(), String> {
-        Ok(())
+    fn health(&self) -> StoreHealth {
+        StoreHealth::Well
+    }
+
+    async fn stalled(&self) -> String {
+        std::future::pending().await
     }
 
     async fn moved(&self) {
