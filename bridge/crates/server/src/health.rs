@@ -21,6 +21,7 @@ use forge_external::services::Counts;
 use forge_plugin_host::{Adapter, Quarantine, Registry};
 use forge_store::Store;
 use forge_store::durability::Durability;
+use forge_store::progress::StoreHealth;
 
 /// Difference of the shared clock to that of this machine above which the store is degraded.
 const LARGEST_OFFSET: Duration = Duration::from_secs(5);
@@ -147,6 +148,9 @@ struct ChildrenLine {
 #[derive(Serialize)]
 struct StoreLine {
     status: HealthStatus,
+    /// Reason why the store is not healthy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
     durability: Durability,
     /// Id of this node, if it shares the store.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,10 +197,15 @@ impl Health {
         let queues = store.queues().await;
         let node = store.node();
         let (shares, offset) = (node.lease.is_some(), node.offset.get());
-        let store_status = match (&queues, store.status()) {
-            (Err(_), _) | (_, Err(_)) => HealthStatus::Offline,
-            (Ok(_), Ok(())) if offset.unsigned_abs() > LARGEST_OFFSET => HealthStatus::Degraded,
-            (Ok(_), Ok(())) => HealthStatus::Healthy,
+        let (store_status, reason) = match (&queues, store.health()) {
+            (_, StoreHealth::Offline(reason)) => (HealthStatus::Offline, Some(reason)),
+            (Err(error), _) => (HealthStatus::Offline, Some(error.to_string())),
+            (Ok(_), StoreHealth::Degraded(reason)) => (HealthStatus::Degraded, Some(reason)),
+            (Ok(_), StoreHealth::Well) if offset.unsigned_abs() > LARGEST_OFFSET => {
+                let reason = "the clock of this machine differs from that of the database";
+                (HealthStatus::Degraded, Some(reason.to_owned()))
+            }
+            (Ok(_), StoreHealth::Well) => (HealthStatus::Healthy, None),
         };
         let lines = adapter_lines(registry, queues.unwrap_or_default(), detail);
         let counts = store.counts();
@@ -208,6 +217,7 @@ impl Health {
             draining: *life.phase.borrow() == Phase::Draining,
             store: StoreLine {
                 status: store_status,
+                message: reason.filter(|_| detail >= Detail::Messages),
                 durability: store.durability(),
                 node: shares.then(|| node.id.clone()),
                 clock_offset_ms: shares

@@ -330,6 +330,26 @@ impl Scrape {
         page.numbers(about, |to| to.spread(&[], &meters.batches.read()))?;
         let about = ("store_commit_failures", "Commits that failed");
         page.counter(about, |to| to.count(&[], meters.failures.get()))?;
+        let ages = &meters.progress;
+        for (name, help, age) in [
+            (
+                "store_oldest_change_age",
+                "Age of the oldest change without an answer of the writer; 0 if there is none",
+                &ages.oldest_change_ms,
+            ),
+            (
+                "store_work_age",
+                "Age of the statement, commit or checkpoint under way; 0 if there is none",
+                &ages.work_ms,
+            ),
+            (
+                "store_last_commit_age",
+                "Time since the last commit",
+                &ages.last_commit_ms,
+            ),
+        ] {
+            page.seconds((name, help), |to| to.level(&[], age.get() as f64 / 1e3))?;
+        }
         let about = ("store_wal", "Size of the write-ahead log");
         page.bytes(about, |to| to.level(&[], meters.wal_bytes.get()))?;
         let bounds = store.log_bounds();
