@@ -29,7 +29,8 @@ enum Command {
     },
     /// Copy the SQLite store of a stopped bridge into an empty PostgreSQL database, with all that it has
     ///
-    /// The same command continues a copy that was ended. The store does not start any more from then on.
+    /// The same command continues a copy that was ended. The store does not start any more once the copy has begun; one that
+    /// is refused before changes nothing.
     Copy {
         /// Database, as in store.url; the password can be in PGPASSWORD or store.password_file
         #[arg(long, value_name = "URL", required_unless_present = "undo")]

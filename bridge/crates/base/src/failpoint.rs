@@ -44,6 +44,7 @@ pub const POINTS: &[&str] = &[
     "lease.renew.after",
     "lease.end.before",
     "lease.end.after",
+    "transfer.created",
     "transfer.marked",
     "transfer.chunk",
     "transfer.compared",

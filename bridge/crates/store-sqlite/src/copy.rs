@@ -1,4 +1,4 @@
-//! A stopped store as the source of a copy. From the beginning of a copy on, no bridge opens it: two that own the same
+//! A stopped store as the source of a copy. From the first row of a copy on, no bridge opens it: two that own the same
 //! work would both do it.
 
 use std::path::{Path, PathBuf};
@@ -21,14 +21,9 @@ pub struct CopiedStore {
 }
 
 impl CopiedStore {
-    /// Opens the store in this folder, and marks it: it does not start any more.
+    /// Opens the store in this folder. It starts again afterwards, unless the copy has begun.
     pub fn open(config: &Config, data_dir: &Path) -> Result<Self, OpenError> {
-        let (file, connection, lock) = open_present(config, data_dir)?;
-        let marked = copied::mark(&connection).and_then(|mark| match mark {
-            None => copied::set_mark(&connection, false),
-            Some(_) => Ok(()),
-        });
-        marked.map_err(|source| schema::classify(&file, source))?;
+        let (_, connection, lock) = open_present(config, data_dir)?;
         Ok(Self {
             connection,
             _lock: lock,
@@ -71,6 +66,14 @@ impl Source for CopiedStore {
 
     fn read(&self, table: &Table, each: &mut dyn FnMut(Row) -> bool) -> Result<()> {
         copied::read(&self.connection, table, each)
+    }
+
+    fn begin(&self) -> Result<()> {
+        let marked = copied::mark(&self.connection).and_then(|mark| match mark {
+            None => copied::set_mark(&self.connection, false),
+            Some(_) => Ok(()),
+        });
+        marked.map_err(|error| Error::Unavailable(error.to_string()))
     }
 
     fn complete(&self) -> Result<()> {

@@ -50,16 +50,21 @@ pub struct Head {
     pub last_signal: u64,
     /// Position up to which signals were forwarded.
     pub forwarded: Option<u64>,
+    /// A copy has begun, and no bridge opens the store.
+    pub has_begun: bool,
     /// The copy was complete before; the target can be in use since.
     pub is_complete: bool,
 }
 
 /// Store that is copied. It is open for nothing else, and the same rows come in the same order each time.
+/// Nothing is changed in it before `begin`.
 pub trait Source: Send + 'static {
     fn head(&self) -> Result<Head>;
     /// Passes the rows of a table on until `each` returns false.
     fn read(&self, table: &Table, each: &mut dyn FnMut(Row) -> bool) -> Result<()>;
-    /// Keeps that the copy is complete.
+    /// Records, on disk, that a copy has begun: no bridge opens the store from then on. Does nothing the second time.
+    fn begin(&self) -> Result<()>;
+    /// Records that the copy is complete.
     fn complete(&self) -> Result<()>;
 }
 

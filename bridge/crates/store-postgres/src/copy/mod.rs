@@ -1,5 +1,6 @@
-//! Copy of a stopped store into an empty database. Rows are written in chunks, each with the progress in one transaction,
-//! so that a copy that was ended at any moment continues where it was. In the end, number and digest of the rows of each
+//! Copy of a stopped store into an empty database. It begins, and the source starts no more, once the source was read and
+//! the tables of the target were created: a copy that is refused before leaves the source as it is. Rows are written in
+//! chunks, each with the progress in one transaction, so that a copy that was ended at any moment continues where it was. In the end, number and digest of the rows of each
 //! table are compared with those of the source; no bridge opens the database before.
 
 pub(crate) mod target;
@@ -9,7 +10,7 @@ use tokio::sync::mpsc;
 
 use forge_base::failpoint;
 use forge_store::Error;
-use forge_store::copy::{Row, Source, TABLES, Table, Tally, Value};
+use forge_store::copy::{Head, Row, Source, TABLES, Table, Tally, Value};
 
 use crate::Target;
 use crate::open_error::OpenError;
@@ -26,7 +27,7 @@ pub enum CopyError {
     Open(#[from] OpenError),
     #[error("cannot read the store that is copied: {0}")]
     Source(#[source] Error),
-    #[error("cannot write {database}: {reason}; run the same command again to continue")]
+    #[error("cannot write {database}: {reason}")]
     Write { database: String, reason: String },
     #[error("{database} has a store already; name an empty database")]
     Taken { database: String },
@@ -38,12 +39,10 @@ pub enum CopyError {
         "the store was copied into another database before; run `forge-bridge store copy --undo` to make it a store of its own"
     )]
     Elsewhere,
-    #[error(
-        "another process copies into {database}; wait until it has ended, and run the command again"
-    )]
+    #[error("another process copies into {database}; wait until it has ended")]
     Busy { database: String },
     #[error(
-        "the table {table} of {database} differs from the store that was copied: {found} instead of {expected}; drop the database and copy again"
+        "the table {table} of {database} differs from the store that was copied: {found} instead of {expected}; drop the database"
     )]
     Differs {
         database: String,
@@ -51,6 +50,11 @@ pub enum CopyError {
         expected: String,
         found: String,
     },
+    /// The copy, or one before it, has begun.
+    #[error(
+        "{0}. The SQLite store does not start, because its copy has begun: run `forge-bridge store copy --to URL` again to continue, or `forge-bridge store copy --undo` to let it start again"
+    )]
+    Begun(Box<CopyError>),
 }
 
 /// A table that was copied.
@@ -76,14 +80,37 @@ pub(crate) async fn copy_in_chunks(
     target: Target,
     paused: Vec<String>,
     chunk_rows: usize,
-    mut report: impl FnMut(&'static str, u64),
+    report: impl FnMut(&'static str, u64),
 ) -> Result<Vec<Copied>, CopyError> {
     let head = source.head().map_err(CopyError::Source)?;
-    failpoint::point("transfer.marked");
-    let mut filling = match Filling::begin(&target, &head).await? {
-        Begun::Complete => return Ok(Vec::new()),
-        Begun::Filling(filling) => filling,
+    let begun = match Filling::begin(&target, &head).await {
+        Ok(Begun::Complete) => return Ok(Vec::new()),
+        Ok(Begun::Filling(filling)) => {
+            failpoint::point("transfer.created");
+            let begun = source.begin().map_err(CopyError::Source);
+            begun.map(|()| filling)
+        }
+        Err(CopyError::Elsewhere) => return Err(CopyError::Elsewhere),
+        Err(error) => Err(error),
     };
+    let filling = match begun {
+        Ok(filling) => filling,
+        Err(error) if head.has_begun => return Err(CopyError::Begun(Box::new(error))),
+        Err(error) => return Err(error),
+    };
+    failpoint::point("transfer.marked");
+    let filled = fill(source, filling, &head, &paused, chunk_rows, report).await;
+    filled.map_err(|error| CopyError::Begun(Box::new(error)))
+}
+
+async fn fill(
+    source: impl Source,
+    mut filling: Box<Filling>,
+    head: &Head,
+    paused: &[String],
+    chunk_rows: usize,
+    mut report: impl FnMut(&'static str, u64),
+) -> Result<Vec<Copied>, CopyError> {
     let mut source = source;
     let mut copied = Vec::new();
     for (place, table) in TABLES.iter().enumerate() {
@@ -114,7 +141,7 @@ pub(crate) async fn copy_in_chunks(
     failpoint::point("transfer.compared");
     source.complete().map_err(CopyError::Source)?;
     failpoint::point("transfer.complete");
-    filling.complete(&head, &paused).await?;
+    filling.complete(head, paused).await?;
     Ok(copied)
 }
 

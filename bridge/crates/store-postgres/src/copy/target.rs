@@ -76,9 +76,11 @@ impl Filling {
     }
 
     async fn read_progress(&mut self, head: &Head) -> Result<(), CopyError> {
-        let sql =
-            "SELECT place, rows FROM copy_progress, schema WHERE store_id = $1 AND epoch = $2";
-        let params = params![head.store_id, head.epoch];
+        // Without a row, the source can have been used since its copy was refused.
+        let sql = "UPDATE copy_progress SET epoch = $2 FROM schema
+             WHERE store_id = $1 AND log = $3 AND (epoch = $2 OR place = 0 AND rows = 0) RETURNING place, rows";
+        let log = head.log.as_str().to_owned();
+        let params = params![head.store_id, head.epoch, log];
         let found = self.ask(Statement::new(sql, params)).await?;
         let row = found.first().ok_or_else(|| CopyError::OfAnother {
             database: self.database.clone(),

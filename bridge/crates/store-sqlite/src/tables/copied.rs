@@ -159,6 +159,7 @@ pub(crate) fn head(connection: &Connection) -> rusqlite::Result<Head> {
     let identity = schema::identity(connection)?.ok_or(rusqlite::Error::QueryReturnedNoRows)?;
     let number = |sql| rows::one(connection, sql, [], |row| row.get::<_, Option<u64>>(0));
     let last = number(LAST_SIGNAL)?.flatten().unwrap_or(0);
+    let mark = mark(connection)?;
     Ok(Head {
         store_id: identity.store_id,
         log: LogName::from_stored(identity.log.as_str().to_owned()),
@@ -167,7 +168,8 @@ pub(crate) fn head(connection: &Connection) -> rusqlite::Result<Head> {
         removed: number(REMOVED)?.flatten().unwrap_or(0),
         last_signal: amounts::last(connection)?.max(last),
         forwarded: number(FORWARDED)?.flatten(),
-        is_complete: mark(connection)? == Some(true),
+        has_begun: mark.is_some(),
+        is_complete: mark == Some(true),
     })
 }
 

@@ -153,7 +153,9 @@ async fn a_store_works_again_when_its_copy_is_undone() {
     let undo = || Sqlite::undo_copy(&Config::default(), folder.path()).unwrap();
     assert!(!undo());
     let (database, target) = empty().await;
-    drop(copied(&folder));
+    let source = copied(&folder);
+    source.begin().unwrap();
+    drop(source);
     assert!(undo());
     let store = sqlite(&folder);
     assert_eq!(names(&store), before);
@@ -179,14 +181,17 @@ async fn what_does_not_belong_together_is_refused() {
     accept(&store, task("t")).await;
     store.close().await;
     let (_database, target) = empty().await;
-    let source = copied(&folder);
-    let head = source.head().unwrap();
-    drop(
-        crate::copy::target::Filling::begin(&target, &head)
-            .await
-            .unwrap(),
-    );
-    drop(source);
+    let (stop, mut stopped) = tokio::sync::oneshot::channel::<()>();
+    let mut stop = Some(stop);
+    let copying = copy_in_chunks(copied(&folder), target.clone(), Vec::new(), 3, |_, _| {
+        drop(stop.take());
+    });
+    tokio::select! {
+        biased;
+        _ = &mut stopped => {}
+        done = copying => panic!("{done:?}"),
+    }
+    assert!(refused(&folder).await.contains("is being copied"));
     // The store was used since.
     Sqlite::undo_copy(&Config::default(), folder.path()).unwrap();
     sqlite(&folder).close().await;
@@ -217,6 +222,23 @@ async fn what_does_not_belong_together_is_refused() {
     assert!(differs.contains("the table body of"), "{differs}");
     let opened = Postgres::open(&Config::default(), target, "node").await;
     assert!(opened.is_err());
+}
+
+#[tokio::test]
+async fn a_store_that_was_used_after_a_copy_without_rows_is_copied() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = sqlite(&folder);
+    let id = accept(&store, task("t")).await;
+    store.close().await;
+    let (_database, target) = empty().await;
+    let source = copied(&folder);
+    let head = source.head().unwrap();
+    let begun = crate::copy::target::Filling::begin(&target, &head).await;
+    drop(begun.unwrap());
+    drop(source);
+    sqlite(&folder).close().await;
+    copy(&folder, target.clone()).await.unwrap();
+    assert!(open(target).await.dispatch(id).await.unwrap().is_some());
 }
 
 /// Measures the copy of many dispatches with their results and deliveries; `FORGE_COPY_DISPATCHES` is their number.
