@@ -1,6 +1,9 @@
 //! Rotation of the key that encrypts secrets while the bridge works: after an interruption at any point, each secret
 //! can be decrypted.
 
+use std::collections::BTreeSet;
+use std::process::Stdio;
+
 use forge_base::failpoint::VARIABLE;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
@@ -49,6 +52,28 @@ async fn read_again(home: &Home, bridge: &super::harness::process::Process, answ
     bridge.hang_up();
     let answered = || async { (home.log().matches(answer).count() > before).then_some(()) };
     until("an answer to SIGHUP", answered).await;
+}
+
+#[test]
+fn rotations_of_processes_at_once_lose_no_key() {
+    let home = Home::new(&[]);
+    let rotate = || {
+        let mut command = home.command();
+        command.args(["secrets", "rotate", "--json"]);
+        command.stdout(Stdio::piped()).spawn().unwrap()
+    };
+    let rotations: Vec<_> = (0..20).map(|_| rotate()).collect();
+    let rotated: BTreeSet<String> = rotations
+        .into_iter()
+        .map(|process| {
+            let output = process.wait_with_output().unwrap();
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            report["key"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let file = std::fs::read_to_string(home.dir.path().join("secret.key")).unwrap();
+    // The first one made the file, with a key of its own.
+    assert_eq!((rotated.len(), file.lines().count()), (20, 21));
 }
 
 #[tokio::test]

@@ -142,14 +142,16 @@ pub fn rotate(config: &Config) -> anyhow::Result<KeyId> {
 pub async fn retire(config: &Config) -> anyhow::Result<Vec<KeyId>> {
     refuse_configured_key(config)?;
     let usages = keys(config).await?;
-    let used = usages.iter().filter(|usage| usage.sealed > 0);
-    let used: Option<BTreeSet<KeyId>> = used.map(|usage| usage.key).collect();
-    let Some(used) = used else {
+    if (usages.iter()).any(|usage| usage.key.is_none() && usage.sealed > 0) {
         bail!(
             "some secrets do not record the key they are encrypted with; start a bridge, which re-encrypts them"
         );
-    };
-    Ok(vault::file::retire(&key_source(config), &used)?)
+    }
+    let unused = usages
+        .iter()
+        .filter(|usage| usage.role == Role::Former && usage.sealed == 0);
+    let unused: BTreeSet<KeyId> = unused.filter_map(|usage| usage.key).collect();
+    Ok(vault::file::retire(&key_source(config), &unused)?)
 }
 
 pub(super) fn key_source(config: &Config) -> KeySource {

@@ -4,6 +4,7 @@
 
 pub mod digest;
 pub mod duration;
+pub mod edit_lock;
 pub mod event;
 pub mod failpoint;
 pub mod folder_lock;

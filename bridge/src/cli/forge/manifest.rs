@@ -199,7 +199,7 @@ async fn fetch(context: &Context, url: Url) -> anyhow::Result<Vec<u8>> {
 fn findings(error: RegistryError) -> Vec<Diagnostic> {
     match error {
         RegistryError::Invalid(found) => found,
-        RegistryError::Read { .. } | RegistryError::Write { .. } | RegistryError::Locked { .. } => {
+        RegistryError::Read { .. } | RegistryError::Write { .. } | RegistryError::Locked(_) => {
             vec![Diagnostic::error(
                 "FORGE_EXTERNAL_REGISTRY_OBJECT",
                 format!("{:#}", anyhow::Error::from(error)),

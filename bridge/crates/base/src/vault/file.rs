@@ -12,7 +12,9 @@ use secrecy::{ExposeSecret, SecretSlice, SecretString};
 use tempfile::NamedTempFile;
 
 use super::{Error, KEY_BYTES, Key, KeyId, KeySource, decode};
+use crate::edit_lock::EditLock;
 use crate::failpoint;
+use crate::folder_lock::parent;
 
 /// Limit for reading the file: about 1000 keys.
 const MOST_BYTES: u64 = 64 * 1024;
@@ -42,7 +44,7 @@ pub(super) fn open(source: &KeySource) -> Result<Vec<SecretSlice<u8>>, Error> {
 
 /// Inserts a new key before the others; returns its id.
 pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
-    let mut keys = open(source)?;
+    let (_lock, mut keys) = open_to_change(source)?;
     let new = SecretSlice::from(chacha20poly1305::Key::generate().to_vec());
     let key = Key::derive(&new)?;
     keys.insert(0, new);
@@ -50,20 +52,30 @@ pub fn rotate(source: &KeySource) -> Result<KeyId, Error> {
     Ok(key.id)
 }
 
-/// Removes the keys that no value is encrypted with, except the first one; returns their ids.
-pub fn retire(source: &KeySource, in_use: &BTreeSet<KeyId>) -> Result<Vec<KeyId>, Error> {
+/// Removes former keys, which no value is encrypted with, and never the first one; returns the ids of those removed. A key
+/// that was added since the values were counted is none of them.
+pub fn retire(source: &KeySource, unused: &BTreeSet<KeyId>) -> Result<Vec<KeyId>, Error> {
+    let (_lock, keys) = open_to_change(source)?;
     let (mut kept, mut retired) = (Vec::new(), Vec::new());
-    for key in open(source)? {
+    for key in keys {
         let derived = Key::derive(&key)?;
-        match kept.is_empty() || in_use.contains(&derived.id) {
-            true => kept.push(key),
-            false => retired.push(derived.id),
+        match !kept.is_empty() && unused.contains(&derived.id) {
+            true => retired.push(derived.id),
+            false => kept.push(key),
         }
     }
     if !retired.is_empty() {
         write(&source.file, &kept)?;
     }
     Ok(retired)
+}
+
+/// Reads the keys as the only process that changes them, until the lock is dropped.
+fn open_to_change(source: &KeySource) -> Result<(EditLock, Vec<SecretSlice<u8>>), Error> {
+    // A missing file is created, and with it the folder that is locked.
+    open(source)?;
+    let lock = EditLock::take(&source.file)?;
+    Ok((lock, open(source)?))
 }
 
 fn keys(file: &Path, text: &SecretString) -> Result<Vec<SecretSlice<u8>>, Error> {
@@ -100,7 +112,7 @@ fn read(file: &Path) -> Result<Option<SecretString>, Error> {
 
 /// Writes a new key to a temporary file and renames it, so that no reader sees part of a key. An existing file stays.
 fn create(file: &Path) -> io::Result<()> {
-    let folder = folder(file);
+    let folder = parent(file);
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -120,7 +132,7 @@ fn write(file: &Path, keys: &[SecretSlice<u8>]) -> Result<(), Error> {
     let replace = || {
         // A link is followed; its target is replaced.
         let file = file.canonicalize()?;
-        let folder = folder(&file);
+        let folder = parent(&file);
         let draft = draft(folder, keys)?;
         draft.persist(&file).map_err(|error| error.error)?;
         File::open(folder)?.sync_all()
@@ -145,13 +157,6 @@ fn draft(folder: &Path, keys: &[SecretSlice<u8>]) -> io::Result<NamedTempFile> {
     draft.write_all(text.expose_secret().as_bytes())?;
     draft.as_file().sync_all()?;
     Ok(draft)
-}
-
-fn folder(file: &Path) -> &Path {
-    match file.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        Some(_) | None => Path::new("."),
-    }
 }
 
 /// Path with symbolic links resolved as far as it exists.
@@ -206,18 +211,29 @@ mod tests {
         assert!(vault.unseal("c", &sealed).is_ok());
         assert_eq!(Vault::key_of(&vault.seal("c", b"x")), Some(id));
 
-        let in_use = [old.sealing()].into();
-        assert_eq!(retire(&source, &in_use).unwrap(), []);
-        assert_eq!(retire(&source, &[].into()).unwrap(), [old.sealing()]);
+        assert_eq!(retire(&source, &[].into()).unwrap(), []);
+        let unused = [id, old.sealing()].into();
+        assert_eq!(retire(&source, &unused).unwrap(), [old.sealing()]);
         let error = Vault::open(&source).unwrap().unseal("c", &sealed);
         let error = error.unwrap_err().to_string();
         assert!(error.contains(&old.sealing().to_string()), "{error}");
         assert!(error.contains(&id.to_string()), "{error}");
-        assert_eq!(
-            retire(&source, &[].into()).unwrap(),
-            [],
-            "the last one stays"
-        );
+        assert_eq!(retire(&source, &unused).unwrap(), [], "the last one stays");
+    }
+
+    #[test]
+    fn rotations_at_once_lose_no_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let source = source(folder.path());
+        let rotated: BTreeSet<_> = std::thread::scope(|scope| {
+            let rotate = || scope.spawn(|| rotate(&source).unwrap());
+            let threads: Vec<_> = (0..20).map(|_| rotate()).collect();
+            let ids = threads.into_iter().map(|thread| thread.join().unwrap());
+            ids.collect()
+        });
+        let keys: BTreeSet<_> = Vault::open(&source).unwrap().keys().into_iter().collect();
+        assert_eq!((rotated.len(), keys.len()), (20, 21));
+        assert!(keys.is_superset(&rotated));
     }
 
     #[test]

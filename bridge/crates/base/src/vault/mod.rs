@@ -16,6 +16,7 @@ use chacha20poly1305::{KeyInit, XChaCha20Poly1305};
 use secrecy::{ExposeSecret, SecretSlice, SecretString};
 
 use crate::digest::{self, MacKey};
+use crate::edit_lock::EditLockError;
 use crate::reloadable::Reloadable;
 
 /// First byte of a sealed value: the version of its format.
@@ -74,6 +75,8 @@ pub enum Error {
     CreateKeyFile { file: PathBuf, source: io::Error },
     #[error("cannot write the key file {}", file.display())]
     WriteKeyFile { file: PathBuf, source: io::Error },
+    #[error(transparent)]
+    LockKeyFile(#[from] EditLockError),
     #[error("the secret {context} is encrypted with another key, or is damaged")]
     Unseal { context: String },
     #[error(

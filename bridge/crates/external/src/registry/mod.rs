@@ -5,12 +5,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use serde_json::{Value, json};
 
+use forge_base::edit_lock::{EditLock, EditLockError};
 use forge_base::{failpoint, json};
 
 use crate::canonical;
@@ -25,9 +23,6 @@ pub const ROOT_MANIFEST: &str = "forge.manifest.json";
 
 const SCHEMA_VERSION: &str = "0.1.0";
 const REGISTRY_BYTES: usize = 32 * 1024 * 1024;
-/// Longest wait for another import; each takes some milliseconds.
-const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
-const LOCK_POLL: Duration = Duration::from_millis(20);
 
 /// Reason why a registry was not read or written.
 #[derive(Debug, thiserror::Error)]
@@ -36,8 +31,8 @@ pub enum RegistryError {
     Read { path: String, source: io::Error },
     #[error("cannot write {path}")]
     Write { path: String, source: io::Error },
-    #[error("another import holds the lock of {path}; try again")]
-    Locked { path: String },
+    #[error(transparent)]
+    Locked(#[from] EditLockError),
     #[error("the registry has errors, so it is not overwritten")]
     Invalid(Vec<Diagnostic>),
 }
@@ -151,22 +146,7 @@ fn update<T>(
     };
     let folder = path.parent().expect("the registry is in a folder");
     fs::create_dir_all(folder).map_err(failed)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let lock = open(folder, flags, Mode::empty()).map_err(|error| failed(error.into()))?;
-    let begun = Instant::now();
-    loop {
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => break,
-            Err(rustix::io::Errno::WOULDBLOCK) if begun.elapsed() < LOCK_TIMEOUT => {
-                sleep(LOCK_POLL);
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                let path = folder.display().to_string();
-                return Err(RegistryError::Locked { path });
-            }
-            Err(error) => return Err(failed(error.into())),
-        }
-    }
+    let _lock = EditLock::take(&path)?;
     failpoint::point("import.locked");
     let mut manifests = load(root)?;
     failpoint::point("import.read");

@@ -195,7 +195,7 @@ fn a_fifo_in_the_place_of_a_file_does_not_hang() {
         rustix::fs::CWD,
         &fifo,
         rustix::fs::FileType::Fifo,
-        Mode::RWXU,
+        rustix::fs::Mode::RWXU,
         0,
     )
     .unwrap();
