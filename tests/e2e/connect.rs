@@ -145,6 +145,37 @@ fn a_tool_is_connected_and_disconnected_after_its_change_is_shown() {
     assert!(plugin.is_file());
 }
 
+#[test]
+fn a_change_of_another_process_while_it_asks_is_kept() {
+    let project = Project::new(&[]);
+    fs::create_dir(project.path(".claude")).unwrap();
+    let settings = project.path(".claude/settings.json");
+    fs::write(&settings, "{}\n").unwrap();
+    let mut asked = project.command(Path::new(env!("CARGO_BIN_EXE_forg")));
+    asked.args(["connect", "claude-code"]);
+    let mut asked = on_a_terminal(&asked);
+    let (shown, pipe) = io::pipe().unwrap();
+    asked.current_dir(project.path("")).stdin(Stdio::piped());
+    asked.stdout(pipe).stderr(Stdio::inherit());
+    let mut process = asked.spawn().unwrap();
+    // Its end of the pipe would keep the loop below waiting after the process has ended.
+    drop(asked);
+    let mut text = Vec::new();
+    for byte in io::Read::bytes(shown) {
+        text.push(byte.unwrap());
+        if text.ends_with(b"[y/N]") {
+            fs::write(&settings, "{\"model\": \"opus\"}\n").unwrap();
+            let mut keys = process.stdin.take().unwrap();
+            keys.write_all(b"y\n").unwrap();
+        }
+    }
+    let text = String::from_utf8_lossy(&text);
+    assert_eq!(process.wait().unwrap().code(), Some(1), "{text}");
+    assert!(text.contains("changed by another process"), "{text}");
+    let kept = fs::read_to_string(&settings).unwrap();
+    assert_eq!(kept, "{\"model\": \"opus\"}\n");
+}
+
 #[tokio::test]
 async fn a_connected_claude_is_counted_as_the_model_reports_and_obeys_a_block() {
     let model = Model::start().await;

@@ -3,17 +3,20 @@
 mod claude;
 
 use std::env;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use tempfile::NamedTempFile;
+use tempfile::Builder;
 
 use super::super::screen::Tone;
 use super::super::{Context, FAILED, lines};
+use forge_base::edit_lock::EditLock;
+use forge_base::folder_lock::parent;
 
 /// Plugin of OpenCode; its first line identifies it.
 const PLUGIN: &str = include_str!("opencode.js");
@@ -41,25 +44,7 @@ enum Tool {
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let path = path(context, arguments)?;
-    let old = match fs::read_to_string(&path) {
-        Ok(text) => Some(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => {
-            let error = anyhow::Error::new(error);
-            return Err(error.context(format!("cannot read {}", path.display())));
-        }
-    };
-    let new = match (arguments.tool, arguments.remove) {
-        (Tool::ClaudeCode, remove) => claude::changed(old.as_deref().unwrap_or_default(), !remove)
-            .with_context(|| format!("{} is left as it is", path.display()))?,
-        (Tool::OpenCode, remove) => {
-            let is_own = |text: &String| text.lines().next() == PLUGIN.lines().next();
-            if old.as_ref().is_some_and(|text| !is_own(text)) {
-                bail!("{} is not a file of forg; rename it", path.display());
-            }
-            (!remove).then(|| PLUGIN.to_owned())
-        }
-    };
+    let (old, new) = change(&path, arguments)?;
     let screen = context.screen();
     if old == new {
         let state = match arguments.remove {
@@ -87,11 +72,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             return Ok(ExitCode::from(FAILED));
         }
     }
-    match &new {
-        Some(text) => write(&path, text),
-        None => fs::remove_file(&path),
-    }
-    .with_context(|| format!("cannot write {}", path.display()))?;
+    make(&path, arguments, &(old, new))?;
     let paths = context.environment.get("PATH");
     let is_found = env::split_paths(paths.map_or("", String::as_str))
         .any(|folder| folder.join("forg").is_file());
@@ -99,6 +80,55 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         screen.aside("`forg` is not on the PATH: the tool will not find it")?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Text of the file, and as it is to be; `None` without a file.
+type Texts = (Option<String>, Option<String>);
+
+/// Reads the file, and says how it is to be.
+fn change(path: &Path, arguments: &Arguments) -> anyhow::Result<Texts> {
+    let old = match fs::read_to_string(path) {
+        Ok(text) => Some(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => {
+            let error = anyhow::Error::new(error);
+            return Err(error.context(format!("cannot read {}", path.display())));
+        }
+    };
+    let new = match (arguments.tool, arguments.remove) {
+        (Tool::ClaudeCode, remove) => claude::changed(old.as_deref().unwrap_or_default(), !remove)
+            .with_context(|| format!("{} is left as it is", path.display()))?,
+        (Tool::OpenCode, remove) => {
+            let is_own = |text: &String| text.lines().next() == PLUGIN.lines().next();
+            if old.as_ref().is_some_and(|text| !is_own(text)) {
+                bail!("{} is not a file of forg; rename it", path.display());
+            }
+            (!remove).then(|| PLUGIN.to_owned())
+        }
+    };
+    Ok((old, new))
+}
+
+/// Changes the file as it was shown. One that another process has changed since is changed as it is now, if no question
+/// was asked about it.
+fn make(path: &Path, arguments: &Arguments, shown: &Texts) -> anyhow::Result<()> {
+    let cannot_write = || format!("cannot write {}", path.display());
+    fs::create_dir_all(parent(path)).with_context(cannot_write)?;
+    let _lock = EditLock::take(path)?;
+    let now = change(path, arguments)?;
+    if now != *shown && !arguments.yes {
+        bail!(
+            "{} was changed by another process meanwhile; run the command again",
+            path.display()
+        );
+    }
+    let (old, new) = now;
+    match new {
+        Some(text) => write(path, &text),
+        None if old.is_some() => fs::remove_file(path),
+        None => Ok(()),
+    }
+    .with_context(cannot_write)
 }
 
 /// File that the tool reads.
@@ -128,19 +158,19 @@ fn path(context: &Context, arguments: &Arguments) -> anyhow::Result<PathBuf> {
 /// Replaces the file as a whole. A link to it stays, and so do its permissions.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let path = match path.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let folder = path.parent().unwrap_or(Path::new("."));
-            fs::create_dir_all(folder)?;
-            return fs::write(path, text);
-        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
         path => path?,
     };
-    let folder = path.parent().unwrap_or(Path::new("/"));
-    let mut draft = NamedTempFile::new_in(folder)?;
+    // The umask decides for a new file.
+    let readable = Permissions::from_mode(0o666);
+    let mut draft = Builder::new()
+        .permissions(readable)
+        .tempfile_in(parent(&path))?;
     draft.write_all(text.as_bytes())?;
-    draft
-        .as_file()
-        .set_permissions(fs::metadata(&path)?.permissions())?;
+    if path.exists() {
+        let kept = fs::metadata(&path)?.permissions();
+        draft.as_file().set_permissions(kept)?;
+    }
     draft.as_file().sync_all()?;
     draft.persist(&path).map_err(|error| error.error)?;
     Ok(())
