@@ -133,7 +133,7 @@ async fn records_reach_the_team_and_its_intervention_comes_back() {
     let home = laptop(team.address, TOKEN);
     let bridge = home.start();
     let tool = Tool::start(&agent_of(&bridge.api).await, &json!({"adapter": "a"})).await;
-    let free = json!({"blocked": false, "session_id": tool.session});
+    let free = json!({"blocked": false, "session_id": tool.session, "logged": true});
     assert_eq!(emit(&tool, &record(0, 10)).await, free);
     reaches(&bridge, "forwarded", 1).await;
     assert_eq!(emit(&tool, &record(1, 10)).await, free);

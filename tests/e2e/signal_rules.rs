@@ -55,7 +55,10 @@ async fn a_budget_warns_blocks_and_is_kept_over_a_kill_and_a_change() {
     assert_eq!(health["signals"]["rules"], 2);
     let first = tool(&bridge, "ana").await;
     let free = emit(&first, &tokens(700)).await;
-    assert_eq!(free, json!({"blocked": false, "session_id": first.session}));
+    assert_eq!(
+        free,
+        json!({"blocked": false, "session_id": first.session, "logged": true})
+    );
     let warned = emit(&first, &tokens(100)).await;
     assert_eq!(warned["blocked"], false);
     let message = "Cost budget 80% consumed — consider wrapping up this session.";

@@ -109,7 +109,7 @@ async fn a_tool_starts_a_session_sends_signals_and_ends_it() {
 
     let tool = Tool::start(&url, &json!({"adapter": "my-tool-forg", "user_id": "u1"})).await;
     assert!(tool.session.starts_with("sess_") && tool.key.len() == 32);
-    let expected = json!({"blocked": false, "session_id": tool.session});
+    let expected = json!({"blocked": false, "session_id": tool.session, "logged": true});
     assert_eq!(
         tool.emit(&usage(Some(&tool.session))).await,
         (StatusCode::OK, expected.clone())

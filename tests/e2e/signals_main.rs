@@ -41,7 +41,7 @@ async fn a_session_of_another_machine_is_started_with_a_token() {
     assert_eq!(status, StatusCode::OK, "{started}");
     let tool = Tool::with(bridge.api.clone(), &started);
     // The signature is enough for a record, and a token is no signature.
-    let expected = json!({"blocked": false, "session_id": tool.session});
+    let expected = json!({"blocked": false, "session_id": tool.session, "logged": true});
     let record = usage(Some(&tool.session));
     assert_eq!(tool.emit(&record).await, (StatusCode::OK, expected));
     let unsigned = bridge.api.request(Method::POST, "/emit");

@@ -3,10 +3,12 @@
 
 use forge_test_postgres::Cluster;
 use reqwest::{Method, StatusCode};
+use serde_json::json;
 
 use crate::harness::api::{JsonBody, quiet};
 use crate::harness::process::Home;
 use crate::harness::until;
+use crate::signals::Tool;
 use crate::store_faults::load::Load;
 use crate::store_faults::ready;
 
@@ -42,6 +44,8 @@ async fn while_the_server_is_gone_work_is_refused_and_then_continues() {
     let api = &bridge.api;
     let slow = api.dispatch(quiet("slow", "slow:500")).await;
     api.running(&slow).await;
+    let tool = Tool::try_start(api, &json!({"adapter": "a"})).await;
+    let tool = tool.unwrap();
     server.stop();
     let post = || api.request(Method::POST, "/api/v2/dispatch");
     for number in 0..20 {
@@ -54,8 +58,19 @@ async fn while_the_server_is_gone_work_is_refused_and_then_continues() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     let (_, health) = api.get("/api/health").await;
     assert_eq!(health["store"]["status"], "offline", "{health}");
+    let signal = json!({"adapter": "a", "ts": 0, "model": "m", "tokens_in": 7, "call_id": "1"});
+    let answers =
+        |is_logged| json!({"blocked": false, "session_id": tool.session, "logged": is_logged});
+    assert_eq!(tool.emit(&signal).await, (StatusCode::OK, answers(false)));
     server.restart();
     ready(api).await;
+    // It is sent again, twice, and counted once.
+    for _ in 0..2 {
+        assert_eq!(tool.emit(&signal).await, (StatusCode::OK, answers(true)));
+    }
+    let path = format!("/api/v2/signals/sessions/{}", tool.session);
+    let (_, session) = api.get(&path).await;
+    assert_eq!(session["totalTokensIn"], 7, "{session}");
     for id in [slow, api.dispatch(quiet("refused-0", "ok")).await] {
         let record = api.finished(&id).await;
         assert_eq!(record["result"]["status"], "ok", "{record}");

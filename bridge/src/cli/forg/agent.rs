@@ -91,6 +91,8 @@ pub(super) struct Start<'a> {
 pub(super) struct Verdict {
     /// Reason; `None` if the tool can continue.
     pub(super) blocked: Option<String>,
+    /// False if the bridge could not store the signal; one of an older version does not say so.
+    pub(super) is_logged: bool,
     pub(super) answer: Value,
 }
 
@@ -154,7 +156,12 @@ impl Agent {
                 .unwrap_or("A rule over signals blocks this.")
                 .to_owned()
         });
-        Ok(Verdict { blocked, answer })
+        let is_logged = answer["logged"] != false;
+        Ok(Verdict {
+            blocked,
+            is_logged,
+            answer,
+        })
     }
 }
 

@@ -208,6 +208,9 @@ fn report(context: &Context, verdict: Verdict) -> anyhow::Result<ExitCode> {
         let session = verdict.answer["session_id"].as_str().unwrap_or_default();
         screen.line(format_args!("sent in session {session}"))?;
     }
+    if !verdict.is_logged && !context.global.json {
+        screen.aside("the bridge has not stored it")?;
+    }
     let Some(message) = verdict.blocked else {
         return Ok(ExitCode::SUCCESS);
     };

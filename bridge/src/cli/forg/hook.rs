@@ -111,10 +111,13 @@ async fn send(
     };
     if let Some(transcript) = &transcript {
         let begins = event == "SessionStart";
-        report(&agent, &session, fields, transcript.unreported(begins)).await?;
+        let messages = transcript.unreported(begins);
+        let is_logged = report(&agent, &session, fields, messages).await?;
         let noted = match event {
             "SessionEnd" => transcript.forget(),
-            _ => transcript.note(),
+            _ if is_logged => transcript.note(),
+            // The next hook reports them again; the agent drops those that it knows.
+            _ => Ok(()),
         };
         if let Err(error) = noted {
             screen::error(&anyhow::Error::new(error).context("the state of forg is not kept"));
@@ -170,21 +173,24 @@ async fn transcript(
     }
 }
 
+/// Sends the usage of messages. False if the bridge could not store some.
 async fn report(
     agent: &Agent,
     session: &Session,
     fields: &Fields,
     messages: &[Message],
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
+    let mut is_logged = true;
     for message in messages {
         let sent = agent.emit(session, usage(session, fields, message)).await;
         match sent {
             Err(error) if !error.is_final() => return Err(error),
             // A rule is asked by the hook's own record: this answer can be that of a repeat.
-            Ok(_) | Err(_) => {}
+            Ok(verdict) => is_logged &= verdict.is_logged,
+            Err(_) => {}
         }
     }
-    Ok(())
+    Ok(is_logged)
 }
 
 fn adapter(fields: &Fields) -> &str {

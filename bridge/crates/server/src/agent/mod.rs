@@ -134,8 +134,9 @@ async fn emit(
         }
     })?;
     let told = emitted.verdict.intervention;
-    let mut answer =
-        json!({ "blocked": emitted.verdict.blocked, "session_id": emitted.session_id });
+    let mut answer = json!({
+        "blocked": emitted.verdict.blocked, "session_id": emitted.session_id, "logged": emitted.is_logged,
+    });
     if let Some(told) = told {
         answer["message"] = told.message.into();
         answer["intervention_id"] = told.id.into();

@@ -1,5 +1,5 @@
 //! Local agent: opens sessions for tools on this machine, verifies the signals that they sign, and stores them before
-//! they are answered. While the store is away, signals are answered from memory, and each lost one is logged.
+//! they are answered. While the store is away, signals are answered from memory as not logged.
 
 mod executions;
 mod sessions;
@@ -113,6 +113,8 @@ pub enum StartError {
 pub struct Emitted {
     pub session_id: String,
     pub verdict: SignalVerdict,
+    /// True if the signal is on disk.
+    pub is_logged: bool,
 }
 
 /// Reason why a signal was refused.

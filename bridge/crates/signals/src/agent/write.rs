@@ -50,6 +50,7 @@ impl Inner {
                 Emitted {
                     session_id: chain.session_id(),
                     verdict: SignalVerdict::default(),
+                    is_logged: false,
                 }
             }
             Plan::Store(steps) => {
@@ -121,6 +122,7 @@ impl Inner {
                 return Emitted {
                     session_id,
                     verdict,
+                    is_logged: true,
                 };
             }
             Ok(Ok(SignalRecorded::New(verdict))) => (true, verdict),
@@ -146,6 +148,7 @@ impl Inner {
         let emitted = Emitted {
             session_id: session.id.clone(),
             verdict,
+            is_logged: is_stored,
         };
         self.meters.count(match is_stored {
             true => Outcome::Stored,
