@@ -17,7 +17,7 @@ use tokio::time::timeout;
 use forge_base::tasks::Tasks;
 use forge_process::program::{Launcher, LauncherSettings, Program, Purpose};
 
-use super::private::{self, STEPS};
+use super::private::{GitDirs, STEPS};
 use super::settings::{SETTINGS, environment};
 use super::trash::Removals;
 use super::{Error, RefusedUrl, Remotes, RepoUrl};
@@ -81,6 +81,7 @@ pub(super) struct Inner {
     pub(super) folder: PathBuf,
     pub(super) remotes: Remotes,
     pub(super) removals: Removals,
+    git_dirs: GitDirs,
 }
 
 impl Git {
@@ -108,6 +109,7 @@ impl Git {
                 folder: setup.folder,
                 remotes: setup.remotes,
                 removals: Removals::default(),
+                git_dirs: GitDirs::default(),
             }),
         };
         let version = git.step(&["version"]).text().await;
@@ -253,7 +255,7 @@ impl Step<'_> {
         let git_dir = match &self.repository {
             Some((repository, digits)) => {
                 let steps = self.git.folder.join(STEPS);
-                Some(private::git_dir(&steps, repository, *digits)?)
+                Some(self.git.git_dirs.take(&steps, repository, *digits)?)
             }
             None => None,
         };
@@ -306,6 +308,9 @@ impl Step<'_> {
             step: step.clone(),
             limit,
         })??;
+        if let Some(git_dir) = git_dir {
+            git.git_dirs.keep(git_dir);
+        }
         let said = match code {
             0 => String::new(),
             _ => running.last_words().await,
