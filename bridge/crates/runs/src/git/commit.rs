@@ -1,7 +1,7 @@
 //! Commits of what agents leave in their folders.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use tokio::sync::mpsc;
@@ -13,10 +13,12 @@ use super::path::{quoted, shown};
 use super::program::Input;
 use super::tree::{self, CHANGED, Entry, LINK, Tree};
 use super::walk::{Difference, FILE_BYTES, Large, LeftOuts, Tracked, compare};
-use super::{Checkout, CommitId, Error};
+use super::{Checkout, CommitId, Error, Repository};
 
 /// Number of files that wait for git while a commit is written.
 const WAITING: usize = 2;
+/// Longest list of files that is kept, as git prints it.
+const LISTING_BYTES: usize = 1 << 20;
 
 /// Message and time of a commit.
 #[derive(Clone, Debug)]
@@ -151,9 +153,7 @@ impl Checkout {
         former: &CommitId,
         decided: BTreeSet<Vec<u8>>,
     ) -> Result<(Arc<Tracked>, Difference), Error> {
-        let step = ["ls-tree", "-r", "-z", "--full-tree", former.as_str()];
-        let listed = self.repository.step(&step).bytes().await?;
-        let tracked = Arc::new(tracked(&listed)?);
+        let tracked = self.repository.tracked(former).await?;
         let until = Instant::now() + self.repository.git().inner.timeout;
         let known = Arc::clone(&tracked);
         let comparing = self.with_tree(move |tree| compare(tree, &known, &decided, until));
@@ -193,6 +193,35 @@ impl Checkout {
         });
         found.moded.extend(moded.await?);
         Ok((tracked, found))
+    }
+}
+
+/// Files of the commit or tree that was listed last, if they are few: tasks that begin with the same commit follow each
+/// other.
+#[derive(Default)]
+pub(super) struct Listing(Mutex<Option<(CommitId, Arc<Tracked>)>>);
+
+impl Repository {
+    /// Files of a commit or tree.
+    async fn tracked(&self, of: &CommitId) -> Result<Arc<Tracked>, Error> {
+        let last = || {
+            self.listing()
+                .0
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        if let Some((commit, tracked)) = &*last()
+            && commit == of
+        {
+            return Ok(Arc::clone(tracked));
+        }
+        let step = ["ls-tree", "-r", "-z", "--full-tree", of.as_str()];
+        let listed = self.step(&step).bytes().await?;
+        let tracked = Arc::new(tracked(&listed)?);
+        if listed.len() <= LISTING_BYTES {
+            *last() = Some((of.clone(), Arc::clone(&tracked)));
+        }
+        Ok(tracked)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Publishing: branches are moved under a lease and read back, so "published" is a fact about the remote.
 
 use super::remote::Side;
-use super::repository::{FETCH, listed, remote};
+use super::repository::{FETCH, listed, refs, remote};
 use super::{Branch, CommitId, Error, Push, Repository, shown};
 
 /// Words of a remote that cannot write a branch at the moment, in distinction from one that does not want to.
@@ -14,6 +14,9 @@ const TROUBLE: [&str; 7] = [
     "missing necessary objects",
     "internal server error",
 ];
+/// Pushes, and lists the branch at the remote.
+const PUSH: &str = r#"git "$@" || exit
+exec git ls-remote --refs ${UPLOAD_PACK:+"$UPLOAD_PACK"} "$ADDRESS" "$BRANCH""#;
 /// Words for a branch that stands in the way.
 const EXCLUDED: &str = "cannot create";
 
@@ -29,11 +32,14 @@ impl Repository {
         if self.default_branch() == Some(branch.as_str()) {
             return Err(Error::DefaultBranch(branch.clone()));
         }
-        match self.remotes().push {
+        let found = match self.remotes().push {
             Push::Always => self.push(branch, expected, to).await?,
-            Push::Never => self.advance(branch, expected, to).await?,
-        }
-        match self.published(branch).await? {
+            Push::Never => {
+                self.advance(branch, expected, to).await?;
+                self.tip(branch).await?
+            }
+        };
+        match found {
             Some(found) if found == *to => Ok(()),
             found => Err(Error::NotThere {
                 branch: branch.clone(),
@@ -43,12 +49,13 @@ impl Repository {
         }
     }
 
+    /// Returns the commit that the branch then has at the remote.
     async fn push(
         &self,
         branch: &Branch,
         expected: Option<&CommitId>,
         to: &CommitId,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<CommitId>, Error> {
         let name = branch.full();
         let lease = format!(
             "--force-with-lease={name}:{}",
@@ -62,22 +69,22 @@ impl Repository {
             &lease,
         ]);
         let call = self.git().call(self.url()).await?;
-        let output = call
-            .apply(step, Side::Receives)
-            .arg(format!("{to}:{name}"))
-            .run()
-            .await?;
-        if output.code == 0 {
-            return Ok(());
-        }
+        let step = call.apply(step, Side::Receives).script(PUSH);
+        let step = step.env("UPLOAD_PACK", call.program(Side::Sends).unwrap_or_default());
+        let step = step.env("ADDRESS", call.address.as_str());
+        let step = step.env("BRANCH", name.as_str());
+        let output = step.arg(format!("{to}:{name}")).run().await?;
         let text = String::from_utf8_lossy(&output.stdout);
+        if output.code == 0 {
+            return Ok(found(&refs(&text), branch));
+        }
         let Some(line) = text.lines().find_map(|line| line.strip_prefix("!\t")) else {
             return Err(output.remote_failure());
         };
         // A branch that moves while it is pushed is refused by the remote itself, in words of its own.
         let found = self.published(branch).await?;
         if found.as_ref() == Some(to) {
-            return Ok(());
+            return Ok(found);
         }
         if line.contains("[rejected]") || found.as_ref() != expected {
             return Err(Error::moved(branch, expected, found.as_ref()));
@@ -104,8 +111,7 @@ impl Repository {
         let call = self.git().call(self.url()).await?;
         let step = call.apply(self.step(&["ls-remote", "--refs"]), Side::Sends);
         let listed = listed(step.arg(branch.full())).await?;
-        let found = listed.iter().find(|(_, name)| *name == branch.full());
-        Ok(found.and_then(|(id, _)| CommitId::parse(id)))
+        Ok(found(&listed, branch))
     }
 
     /// Fetches the published commit of a branch, to merge with it; `None` if there is no such branch.
@@ -118,4 +124,10 @@ impl Repository {
         }
         Ok(found)
     }
+}
+
+/// Commit of a branch in the output of `ls-remote`.
+fn found(listed: &[(String, String)], branch: &Branch) -> Option<CommitId> {
+    let found = listed.iter().find(|(_, name)| *name == branch.full());
+    found.and_then(|(id, _)| CommitId::parse(id))
 }

@@ -135,18 +135,23 @@ impl Call {
     /// Adds what the call needs to a step. `side` is the program of the other side and the option that sets it.
     pub(super) fn apply<'a>(&self, step: Step<'a>, side: Side) -> Step<'a> {
         let mut step = step.env("GIT_ALLOW_PROTOCOL", self.protocol);
-        if self.protocol == "file" {
-            let (option, program) = match side {
-                Side::Sends => ("upload-pack", "upload-pack"),
-                Side::Receives => ("receive-pack", "receive-pack"),
-            };
-            let hooks = if self.runs_hooks { "" } else { NO_HOOKS };
-            step = step.arg(format!("--{option}={LOCAL_SIDE} {hooks} {program}"));
+        if let Some(program) = self.program(side) {
+            step = step.arg(program);
         }
         for (name, value) in &self.settings {
             step = step.setting(name, value);
         }
         step.arg(&self.address)
+    }
+
+    /// Option with the program of the other side, if it runs on this machine.
+    pub(super) fn program(&self, side: Side) -> Option<String> {
+        let program = match side {
+            Side::Sends => "upload-pack",
+            Side::Receives => "receive-pack",
+        };
+        let hooks = if self.runs_hooks { "" } else { NO_HOOKS };
+        (self.protocol == "file").then(|| format!("--{program}={LOCAL_SIDE} {hooks} {program}"))
     }
 }
 

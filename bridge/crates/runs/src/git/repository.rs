@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::Mutex;
 
+use super::commit::Listing;
 use super::lock::Lock;
 use super::name::is_ref;
 use super::program::{Input, Output, Step, make_folder};
@@ -45,6 +46,7 @@ struct Inner {
     default_branch: Option<String>,
     /// Held while the objects that copies share are made or removed.
     sharing: Mutex<()>,
+    listing: Listing,
 }
 
 impl Git {
@@ -88,6 +90,7 @@ impl Git {
             base: CommitId::parse(&base).ok_or(Error::Unexpected("rev-parse"))?,
             default_branch: head.map(str::to_owned),
             sharing: Mutex::default(),
+            listing: Listing::default(),
         };
         Ok(Repository {
             inner: Arc::new(inner),
@@ -279,6 +282,10 @@ impl Repository {
         &self.inner.sharing
     }
 
+    pub(super) fn listing(&self) -> &Listing {
+        &self.inner.listing
+    }
+
     /// Commit of a branch of the run; `None` if there is no such branch.
     pub async fn tip(&self, branch: &Branch) -> Result<Option<CommitId>, Error> {
         self.get_ref(&branch.full()).await
@@ -387,11 +394,13 @@ pub(super) async fn remote(step: Step<'_>) -> Result<Output, Error> {
 /// Output of `ls-remote`: id or target, and name, of each ref.
 pub(super) async fn listed(step: Step<'_>) -> Result<Vec<(String, String)>, Error> {
     let output = remote(step).await?.stdout;
-    let text = String::from_utf8_lossy(&output);
-    let refs = text.lines().filter_map(|line| line.split_once('\t'));
-    Ok(refs
-        .map(|(id, name)| (id.to_owned(), name.to_owned()))
-        .collect())
+    Ok(refs(&String::from_utf8_lossy(&output)))
+}
+
+pub(super) fn refs(printed: &str) -> Vec<(String, String)> {
+    let refs = printed.lines().filter_map(|line| line.split_once('\t'));
+    refs.map(|(id, name)| (id.to_owned(), name.to_owned()))
+        .collect()
 }
 
 /// Removes the locks of a git that was killed. No other git uses the repository; one that is being killed may remove
