@@ -2,6 +2,7 @@
 //! push, and the reading back.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use serde_json::json;
 
 use super::super::loaded::Caller;
 use super::super::target::Target;
-use super::origin::{Origin, git};
+use super::origin::{Origin, git, run};
 use super::reader::Reader;
 
 /// Does the work of a run with this number of tasks, so many at once; returns the time it took.
@@ -53,6 +54,20 @@ pub(crate) fn work(
         anyhow::Ok(())
     })?;
     merge(folder, (name, tasks))?;
+    Ok(begun.elapsed())
+}
+
+/// Does the same as a shell script does it, without agents.
+pub(crate) fn script(origin: &Origin, tasks: usize, at_once: usize) -> anyhow::Result<Duration> {
+    let folder = tempfile::Builder::new()
+        .prefix("script-")
+        .tempdir_in(origin.root())?;
+    let begun = Instant::now();
+    let mut script = Command::new("bash");
+    script.args(["-c", include_str!("script.sh"), "script"]);
+    script.arg(origin.path()).arg(folder.path());
+    script.args([tasks.to_string(), at_once.to_string()]);
+    run(&mut script, "")?;
     Ok(begun.elapsed())
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct Plan {
 enum Figure {
     /// A run against its parts.
     Work,
+    /// A run against a shell script.
+    Script,
     /// Delay of an event.
     Delay,
     /// Reading a run with many events.
@@ -75,6 +77,9 @@ pub(crate) fn run(plan: &Plan, here: &Path, bridge: &Path, folder: &Path) -> any
     let mut rows = Vec::new();
     if wants(Figure::Work) {
         rows.push(bench.work()?);
+    }
+    if wants(Figure::Script) {
+        rows.push(bench.script()?);
     }
     if wants(Figure::Delay) {
         rows.push(bench.delay()?);
@@ -158,29 +163,28 @@ impl Bench<'_> {
     }
 
     fn work(&self) -> anyhow::Result<Row> {
+        self.tasks("git and dispatches alone", bare::work)
+    }
+
+    fn script(&self) -> anyhow::Result<Row> {
+        let script =
+            |_: &Target, origin: &Origin, tasks, at_once| bare::script(origin, tasks, at_once);
+        self.tasks("a shell script", script)
+    }
+
+    /// Measures runs against something else that does their work.
+    fn tasks(
+        &self,
+        other: &str,
+        work: impl Fn(&Target, &Origin, usize, usize) -> anyhow::Result<Duration>,
+    ) -> anyhow::Result<Row> {
+        let Plan { tasks, at_once, .. } = *self.plan;
         let origin = Origin::create(self.folder)?;
         let target = self.bridge(&origin)?;
-        let name = format!(
-            "{} tasks, {} at once, against git and dispatches alone, ms",
-            self.plan.tasks, self.plan.at_once
-        );
         self.rounds(
-            name,
-            || {
-                Ok(millis(bare::work(
-                    &target,
-                    &origin,
-                    self.plan.tasks,
-                    self.plan.at_once,
-                )?))
-            },
-            || {
-                Ok(millis(run::independent_tasks(
-                    &target,
-                    &origin,
-                    self.plan.tasks,
-                )?))
-            },
+            format!("{tasks} tasks, {at_once} at once, against {other}, ms"),
+            || Ok(millis(work(&target, &origin, tasks, at_once)?)),
+            || Ok(millis(run::independent_tasks(&target, &origin, tasks)?)),
         )
     }
 

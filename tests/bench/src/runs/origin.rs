@@ -48,9 +48,15 @@ impl Origin {
 
 /// Runs git in a folder, as durably as the bridge does; returns its output.
 pub(crate) fn git(folder: &Path, arguments: &[&str], input: &str) -> anyhow::Result<String> {
-    let mut git = Command::new("git");
-    git.args(arguments)
-        .current_dir(folder)
+    run(
+        Command::new("git").args(arguments).current_dir(folder),
+        input,
+    )
+}
+
+/// Runs a program that starts git, with the settings of [`git`].
+pub(crate) fn run(program: &mut Command, input: &str) -> anyhow::Result<String> {
+    program
         .env_clear()
         .envs(env::var_os("PATH").map(|path| ("PATH", path)))
         .env("GIT_CONFIG_NOSYSTEM", "1")
@@ -62,16 +68,17 @@ pub(crate) fn git(folder: &Path, arguments: &[&str], input: &str) -> anyhow::Res
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     for who in ["AUTHOR", "COMMITTER"] {
-        git.env(format!("GIT_{who}_NAME"), "bench");
-        git.env(format!("GIT_{who}_EMAIL"), "bench@localhost");
+        program.env(format!("GIT_{who}_NAME"), "bench");
+        program.env(format!("GIT_{who}_EMAIL"), "bench@localhost");
     }
-    let mut child = git.spawn().context("starting git")?;
+    let started = program.spawn();
+    let mut child = started.with_context(|| format!("starting {program:?}"))?;
     if let Some(mut stdin) = child.stdin.take() {
         stdin.write_all(input.as_bytes())?;
     }
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "git {arguments:?}: {said}");
+    ensure!(output.status.success(), "{program:?}: {said}");
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.trim_end().to_owned())
 }
