@@ -215,6 +215,39 @@ async fn an_agent_that_fills_the_disk_is_ended_before_the_store_suffers() {
     bridge.stop().await;
 }
 
+/// A folder above `runs.attempt_bytes` ends its attempt, which is the fault of its agent: it counts.
+#[tokio::test]
+async fn an_attempt_above_its_bound_fails() {
+    let origin = Origin::new();
+    let settings = format!("{}attempt_bytes = {MIB}\n", origin.settings());
+    let bridge = Bridge::configured(&settings, &[]).await;
+    let api = &bridge.api;
+    let run = create(api, &json!({"repoUrl": origin.url()})).await;
+    let orders = "await .git/go\nwrite a.txt a";
+    say(api, &run, &plan(&[task("a", &[], orders)])).await;
+    running(api, &run, 1).await;
+    let filler = checkout(&bridge, &run, "a", 1).join("filler");
+    std::fs::write(filler, vec![1; 2 << 20]).unwrap();
+    let failed = until("the attempt to be ended", async || {
+        let events = page(api, &run, "0").await;
+        of(&events, "task.failed").into_iter().next().cloned()
+    })
+    .await;
+    let error = failed["error"].as_str().unwrap();
+    assert!(error.starts_with("attempt_too_large: "), "{error}");
+    assert!(error.contains("`runs.attempt_bytes` (1048576)"), "{error}");
+    assert_ne!(failed["counted"], false, "{failed}");
+    until("the next attempt", async || {
+        checkout(&bridge, &run, "a", 2).exists().then_some(())
+    })
+    .await;
+    running(api, &run, 1).await;
+    release(&bridge, &run, "a", 2);
+    let record = ended(api, &run).await;
+    assert_eq!(record["status"], "completed", "{record}");
+    bridge.stop().await;
+}
+
 /// The disk is full of what is no attempt: the run says that it waits, and requests are answered.
 #[tokio::test]
 async fn a_full_disk_lets_runs_wait_with_a_reason_and_no_request_hangs() {

@@ -144,12 +144,18 @@ export interface RunState {
   target: string;
   /** Trouble with the repository before it is attached, or with the turn of the Captain. */
   wait?: RunWait | null;
+  /**
+   * Tasks of the graph, without refineries, as in `plan.finalized` and `run.completed`. Neither are refineries in
+   * the four other numbers of tasks.
+   */
   totalTasks: number;
   completedTasks: number;
   mergedTasks: number;
   /** Tasks whose attempts have all failed. */
   failedTasks: number;
   runningTasks: number;
+  totalRefineries: number;
+  mergedRefineries: number;
   activeCRs: string[];
   lastEventId: string;
   tokens: number;

@@ -11,7 +11,7 @@ use forge_runs::event::{CrStatus, TaskStatus};
 use forge_runs::files::FileChanges;
 use forge_runs::plan::AgentType;
 use forge_runs::request::RunRequest;
-use forge_runs::state::State;
+use forge_runs::state::{State, Task};
 use forge_runs::wait::Wait;
 use forge_store::record::{RunArtifactInfo, RunRecord, RunStatus};
 
@@ -38,13 +38,13 @@ pub(super) fn whole(
     disk_wait: Option<&Wait>,
 ) -> Value {
     let mut view = brief(run);
-    let count = |of: &[TaskStatus]| {
-        state
-            .tasks
-            .values()
-            .filter(|task| of.contains(&task.status))
-            .count()
+    let (refineries, counted): (Vec<_>, Vec<_>) =
+        state.tasks.values().partition(|task| task.is_refinery());
+    let number = |tasks: &[&Task], of: &[TaskStatus]| {
+        let of = tasks.iter().filter(|task| of.contains(&task.status));
+        of.count()
     };
+    let count = |of: &[TaskStatus]| number(&counted, of);
     let merged = count(&[TaskStatus::Merged]);
     let nodes = state.nodes().iter().map(|node| {
         let task = state.tasks.get(&node.id);
@@ -74,11 +74,13 @@ pub(super) fn whole(
         "ref": state.repository.as_ref().map(|attached| &attached.reference),
         "commit": state.repository.as_ref().map(|attached| &attached.commit),
         "target": format!("forge/integration/{}", run.id),
-        "totalTasks": state.tasks.len(),
+        "totalTasks": counted.len(),
         "completedTasks": merged + count(&[TaskStatus::Done, TaskStatus::MergeReady]),
         "mergedTasks": merged,
-        "failedTasks": state.tasks.values().filter(|task| task.is_exhausted).count(),
+        "failedTasks": counted.iter().filter(|task| task.is_exhausted).count(),
         "runningTasks": count(&[TaskStatus::Running]),
+        "totalRefineries": refineries.len(),
+        "mergedRefineries": number(&refineries, &[TaskStatus::Merged]),
         "activeCRs": active.map(|request| &request.id).collect::<Vec<_>>(),
         "lastEventId": last,
         "wait": disk_wait.filter(|_| state.end.is_none()).or(state.wait.as_ref()).map(wait),

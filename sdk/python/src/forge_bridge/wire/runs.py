@@ -157,11 +157,16 @@ class RunState(TypedDict):
     wait: NotRequired[RunWait | None]
     """Trouble with the repository before it is attached, or with the turn of the Captain."""
     totalTasks: int
+    """Tasks of the graph, without refineries, as in `plan.finalized` and `run.completed`. Neither are refineries in
+    the four other numbers of tasks.
+    """
     completedTasks: int
     mergedTasks: int
     failedTasks: int
     """Tasks whose attempts have all failed."""
     runningTasks: int
+    totalRefineries: int
+    mergedRefineries: int
     activeCRs: list[str]
     lastEventId: str
     tokens: int
