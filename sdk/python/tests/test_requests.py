@@ -119,6 +119,10 @@ def test_a_path_with_dots_is_refused_before_another_route_is_asked(serve: Any, k
         with pytest.raises(BridgeError, match="cannot be part of a path"):
             method, *args = call
             getattr(Client(kind, server.url, runs=True), method)(*args)
+    for call in (("show", ".."), ("cancel", "."), ("adapter", ".."), ("file", "x", "..")):
+        with pytest.raises(BridgeError, match="cannot be part of a path"):
+            method, *args = call
+            getattr(Client(kind, server.url), method)(*args)
     assert server.seen == []
 
 

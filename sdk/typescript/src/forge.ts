@@ -210,9 +210,6 @@ export class ForgeSDK {
 }
 
 function route(path: string[], parameters: Query): string {
-  // A URL cannot have these as parts: it would name another route.
-  const dots = path.find((part) => part === "." || part === "..");
-  if (dots) throw new ForgeAPIError(400, "INVALID_REQUEST", `"${dots}" cannot be part of a path`);
   return `/api/v1/${path.map(encodeURIComponent).join("/")}${query(parameters)}`;
 }
 

@@ -86,7 +86,12 @@ async function attempt<T>(
 }
 
 /** Sends a request once, and returns the answer as soon as it begins. */
-export function open(options: BridgeOptions, path: string, init: RequestInit): Promise<Response> {
+export async function open(options: BridgeOptions, path: string, init: RequestInit): Promise<Response> {
+  // A URL cannot have these as parts: it would name another route.
+  const dots = path.split("?", 1)[0]?.split("/").find((part) => part === "." || part === "..");
+  if (dots) {
+    throw new BridgeError({ status: 400, code: "INVALID_REQUEST", message: `"${dots}" cannot be part of a path` });
+  }
   const { baseUrl, token, fetch = globalThis.fetch } = options;
   const headers = new Headers(init.headers);
   const secret = typeof token === "function" ? token() : token;

@@ -74,6 +74,41 @@ test("every method ends with its signal, and gives its reason", async () => {
   }
 });
 
+test("dots are no ids, because they would name another route", async () => {
+  let asked = 0;
+  const baseUrl = await listen((_, response) => {
+    asked += 1;
+    response.writeHead(200).end("{}");
+  });
+  const [bridge, forge] = [new Bridge({ baseUrl }), new ForgeSDK(baseUrl)];
+  for (const id of [".", ".."]) {
+    for (const call of [
+      () => bridge.show(id),
+      () => bridge.showAll(id),
+      () => bridge.cancel(id),
+      () => bridge.file("x", id),
+      () => bridge.retry(id),
+      () => bridge.closeDestination(id),
+      () => bridge.reload(id),
+      () => bridge.approve(id),
+      () => bridge.signalSession(id),
+      () => bridge.externalCommand({ service: id, name: "x" }),
+      () => bridge.management().reloadConfig().then(() => bridge.adapter(id)),
+      () => forge.getRun(id),
+      () => forge.getTask("x", id),
+      async () => {
+        for await (const _ of bridge.dispatchEvents(id)) break;
+      },
+    ]) {
+      const error: unknown = await call().catch((caught: unknown) => caught);
+      if (!BridgeError.is(error)) throw error;
+      expect([error.status, error.code]).toEqual([400, "INVALID_REQUEST"]);
+      expect(error.message).toContain(`"${id}" cannot be part of a path`);
+    }
+  }
+  expect(asked).toBe(2);
+});
+
 test("the code of an error selects its details", async () => {
   const bridge = new Bridge({
     baseUrl: await listen((_, response) => {

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import httpx
 from typing_extensions import Self
 
-from ..errors import BridgeError
 from ..page import Page, StartedRun
 from ..wire import Budget, ChangeRequest, ForgeEvent, RunState, RunStatus, RunSummary, RunTask, RunVerification
 from .stream import IDLE_SECONDS, OnState, pause_after_end, resume
@@ -228,8 +227,4 @@ class ForgeSDK:
 
 
 def _run(run_id: str, *parts: str) -> str:
-    # A URL cannot have these as parts: it would name another route.
-    for part in (run_id, *parts):
-        if part in (".", ".."):
-            raise BridgeError(f'"{part}" cannot be part of a path', status=400, code="INVALID_REQUEST")
     return "/api/v1" + at("runs", run_id, *parts)

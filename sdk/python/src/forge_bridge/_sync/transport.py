@@ -19,7 +19,10 @@ LONGEST_PAUSE = 30.0
 
 
 def at(*parts: str) -> str:
-    """Path of these parts, each escaped."""
+    """Path of these parts, each escaped. Dots are refused: a URL cannot have them as parts, and would name another route."""
+    for part in parts:
+        if part in (".", ".."):
+            raise BridgeError(f'"{part}" cannot be part of a path', status=400, code="INVALID_REQUEST")
     return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
