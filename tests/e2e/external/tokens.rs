@@ -144,6 +144,8 @@ async fn a_token_that_is_not_right_is_refused() {
     // Signed with what everybody can read, as if it were a secret.
     let confused = json!({"alg": "HS256", "kid": "k1"});
     let none = json!({"alg": "none"});
+    let extended = json!({"alg": "EdDSA", "kid": "k1", "crit": ["exp"]});
+    let listed = json!({"iss": [issuer.url(""), "https://other.example"]});
     for (name, token) in [
         ("another audience", with(json!({"aud": "other"}))),
         (
@@ -158,6 +160,8 @@ async fn a_token_that_is_not_right_is_refused() {
         ("an unknown key", Key::new("k9").token(&own)),
         ("a symmetric algorithm", key.sign(&confused, &own)),
         ("no algorithm", key.sign(&none, &own)),
+        ("an extension", key.sign(&extended, &own)),
+        ("a list of issuers", with(listed)),
         ("a changed claim", with(json!({})).replacen("e", "f", 1)),
         ("no JWT", "no.j-w-t".to_owned()),
         (

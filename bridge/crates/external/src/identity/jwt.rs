@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, Validation, decode, decode_header};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -145,6 +147,16 @@ impl Tokens {
     ) -> Result<Identity, Refusal> {
         let invalid = |error: jsonwebtoken::errors::Error| Refusal::Invalid(error.to_string());
         let header = decode_header(token).map_err(invalid)?;
+        // RFC 7515, 4.1.11: extensions that must be understood, and none is here. Base64 without padding, as the header
+        // has just been read.
+        let whole = token.split(|byte| *byte == b'.').next();
+        let whole = whole.and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+        let whole: Option<Map<String, Value>> =
+            whole.and_then(|json| serde_json::from_slice(&json).ok());
+        if whole.is_none_or(|header| header.contains_key("crit")) {
+            let message = "its header has crit, extensions that are not understood";
+            return Err(Refusal::Invalid(message.to_owned()));
+        }
         if !self.algorithms.contains(&header.alg) {
             let message = format!(
                 "its algorithm {:?} is not in external.jwt.algorithms",
@@ -163,6 +175,10 @@ impl Tokens {
         let mut refused = Refusal::Invalid("no key of the issuer has its kid".to_owned());
         for key in keys {
             match decode::<Map<String, Value>>(token, &key, &validation) {
+                // The library takes a list that contains the issuer.
+                Ok(token) if token.claims.get("iss").is_none_or(|iss| !iss.is_string()) => {
+                    return Err(Refusal::Invalid("its iss is not a text".to_owned()));
+                }
                 Ok(token) => return self.identity(token.claims),
                 Err(error) => refused = invalid(error),
             }

@@ -1,5 +1,6 @@
 //! Authentication by bearer tokens, of which only hashes are kept, and one extractor for each scope.
 
+mod credentials;
 mod signals;
 mod watcher;
 
@@ -225,12 +226,10 @@ impl Auth {
         named.unwrap_or_else(|| self.name(caller))
     }
 
-    /// True if a header's value contains a token of this bridge.
+    /// True if a header's value contains a token of this bridge, in any form that a server could take it out of.
     pub(super) fn has_token(&self, value: &[u8]) -> bool {
         let tokens = self.tokens();
-        let mut words = value.split(|byte| matches!(byte, b' ' | b'\t' | b',' | b'=' | b'"'));
-        words.any(|word| !word.is_empty() && tokens.find(&sha256(word)).is_some())
-            || tokens.find(&sha256(value)).is_some()
+        credentials::any(value, &|text| tokens.find(&sha256(text)).is_some())
     }
 
     /// Fails if no token is required and `address` is reachable from other machines.
