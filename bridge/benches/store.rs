@@ -9,7 +9,7 @@ use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{
     Acceptance, AfterAttempt, Callback, Claim, ClaimLimits, Claimed, DeliveryAttempt, Finish,
-    IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Requeue, Settlement, Spending,
+    IdempotencyKey, KeyOwner, KeySpace, NewDelivery, NewDispatch, Requeue, Settlement, Spending,
 };
 use forge_store::{Config, Store};
 use forge_store_sqlite::Sqlite;
@@ -125,6 +125,7 @@ fn dispatch() -> NewDispatch {
     NewDispatch {
         id,
         key: IdempotencyKey {
+            owner: KeyOwner::EVERYONE,
             space: KeySpace::Task,
             value: id.to_string(),
         },

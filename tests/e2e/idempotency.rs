@@ -6,6 +6,8 @@ use futures_util::future::join_all;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use forge_base::digest::{hex, sha256};
+
 use super::harness::api::{JsonBody, answer, owed, quiet, with};
 use super::harness::{Answer, Bridge, CallbackSink};
 
@@ -195,5 +197,98 @@ async fn many_at_once_are_one() {
             .filter(|event| event["type"] == "execution.completed");
         assert_eq!(ends.count(), 1);
     }
+    bridge.stop().await;
+}
+
+/// Posts a body, or gets the path if there is none, with a token.
+async fn asked(
+    bridge: &Bridge,
+    token: &str,
+    path: &str,
+    key: Option<&str>,
+    body: Option<&Value>,
+) -> (StatusCode, Value) {
+    let method = if body.is_some() {
+        Method::POST
+    } else {
+        Method::GET
+    };
+    let mut request = bridge.api.request(method, path).bearer_auth(token);
+    if let Some(key) = key {
+        request = request.header("idempotency-key", key);
+    }
+    match body {
+        Some(body) => answer(request.json_body(body)).await,
+        None => answer(request).await,
+    }
+}
+
+#[tokio::test]
+async fn keys_and_task_ids_belong_to_their_caller() {
+    let token = |name: &str, rest: &str| {
+        let hash = hex(&sha256(name));
+        format!("[[auth.token]]\nhash = \"{hash}\"\n{rest}\n")
+    };
+    let file = [
+        token("a", "name = \"a\""),
+        token("b", "name = \"b\""),
+        token("blind", "name = \"blind\"\nscopes = [\"dispatch\"]"),
+        token("old", "space = \"team\""),
+        token("new", "space = \"team\""),
+        token(
+            "t1",
+            "name = \"n\"\nidentity = { user_id = \"u\", tenant_id = \"t1\" }",
+        ),
+        token(
+            "t2",
+            "name = \"n\"\nidentity = { user_id = \"u\", tenant_id = \"t2\" }",
+        ),
+        token("unnamed", ""),
+    ];
+    let bridge = Bridge::configured(&file.concat(), &[("BRIDGE_TOKENS", "plain,other")]).await;
+    let path = "/api/v2/dispatch";
+    for key in [None, Some("key")] {
+        let task = key.map_or("t", |_| "keyed");
+        let mut ids = BTreeSet::new();
+        for token in [
+            "a", "b", "blind", "old", "t1", "t2", "unnamed", "plain", "other",
+        ] {
+            let body = quiet(task, token);
+            let (status, first) = asked(&bridge, token, path, key, Some(&body)).await;
+            assert_eq!(status, StatusCode::ACCEPTED, "{token}: {first}");
+            assert_eq!(first["duplicate"], false, "{token}");
+            let id = first["dispatchId"].as_str().unwrap().to_owned();
+            assert!(ids.insert(id.clone()), "{token}");
+            let (_, again) = asked(&bridge, token, path, key, Some(&body)).await;
+            let expected = (&json!(id), &json!(true));
+            assert_eq!(
+                (&again["dispatchId"], &again["duplicate"]),
+                expected,
+                "{token}"
+            );
+            let other = with(body, &json!({"message": "another"}));
+            let (status, refused) = asked(&bridge, token, path, key, Some(&other)).await;
+            assert_eq!(status, StatusCode::CONFLICT, "{token}: {refused}");
+            assert_eq!(refused["details"]["dispatchId"], id, "{token}");
+        }
+        // The next token of a rotation has the keys of the one before.
+        let (_, known) = asked(&bridge, "new", path, key, Some(&quiet(task, "old"))).await;
+        assert_eq!(known["duplicate"], true, "{known}");
+    }
+    let (_, own) = asked(&bridge, "a", "/api/v2/dispatch/t?wait=9", None, None).await;
+    let (_, others) = asked(&bridge, "b", "/api/v2/dispatch/t?wait=9", None, None).await;
+    assert_ne!(own["dispatchId"], others["dispatchId"]);
+    // A caller without a dispatch of this name finds the one of another if it may read, and does not stop it otherwise.
+    let (_, mine) = asked(&bridge, "a", path, None, Some(&quiet("mine", "slow:20000"))).await;
+    let (_, found) = asked(&bridge, "b", "/api/v2/dispatch/mine", None, None).await;
+    assert_eq!(found["dispatchId"], mine["dispatchId"]);
+    let cancel = "/api/v2/dispatch/mine/cancel";
+    let (status, _) = asked(&bridge, "blind", cancel, None, Some(&json!({}))).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    let (status, _) = asked(&bridge, "a", cancel, None, Some(&json!({}))).await;
+    assert_eq!(status, StatusCode::OK);
+    let ended = "/api/v2/dispatch/mine?wait=20";
+    let (_, record) = asked(&bridge, "a", ended, None, None).await;
+    assert_eq!(record["status"], "finished", "{record}");
     bridge.stop().await;
 }

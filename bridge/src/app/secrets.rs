@@ -68,6 +68,7 @@ fn minted(
         scopes,
         expires: life.map(|life| time::after(Timestamp::now(), life)),
         requests_per_minute: None,
+        space: None,
         identity: None,
     };
     let token = SecretString::from(token);

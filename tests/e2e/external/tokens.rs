@@ -211,3 +211,33 @@ async fn an_issuer_that_is_away_is_no_fault_of_the_caller() {
     assert!(service.received().is_empty());
     setup.bridge.stop().await;
 }
+
+#[tokio::test]
+async fn keys_belong_to_the_issuer_the_tenant_and_the_user() {
+    let (service, issuer) = (sink_with(json!(1)).await, CallbackSink::start().await);
+    let key = Key::new("k1");
+    serve(&issuer, &[&key]);
+    let setup = setup(&service, &issuer, "jwt").await;
+    let callers = [
+        json!({}),
+        json!({"tenant_id": "t2"}),
+        json!({"sub": "ben"}),
+        json!({"tenant_id": null}),
+    ];
+    for (n, extra) in callers.iter().enumerate() {
+        let bearer = format!("Bearer {}", key.token(&claims(&issuer, extra)));
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("idempotency-key", "key"),
+        ];
+        for _ in 0..2 {
+            let (status, answer) = setup
+                .post(COMMAND, &json!({"args": {"n": n}}), &headers)
+                .await;
+            assert_eq!(status.as_u16(), 200, "{extra}: {answer}");
+        }
+        // Each has called it once.
+        assert_eq!(service.until(n + 1).await.len(), n + 1, "{extra}");
+    }
+    setup.bridge.stop().await;
+}

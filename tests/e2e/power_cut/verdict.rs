@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{
-    Acceptance, Content, DispatchState, EventFilter, IdempotencyKey, KeySpace, NewDispatch,
+    Acceptance, Content, DispatchState, EventFilter, IdempotencyKey, KeyOwner, KeySpace,
+    NewDispatch,
 };
 use forge_store::{Config, Error, Result};
 use forge_store_sqlite::Sqlite;
@@ -281,6 +282,7 @@ fn dispatch() -> NewDispatch {
     NewDispatch {
         id: DispatchId::new(),
         key: IdempotencyKey {
+            owner: KeyOwner::EVERYONE,
             space: KeySpace::Task,
             value: "after-the-cut".to_owned(),
         },

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use forge_base::digest::{Digest, sha256};
 use forge_base::id::DispatchId;
 use forge_external::Identity;
-use forge_store::record::{IdempotencyKey, KeySpace};
+use forge_store::record::{IdempotencyKey, KeyOwner, KeySpace};
 
 use super::request::{
     Attachment, Callback, DispatchRequest, Preferences, Recovery, Workspace, optional_seconds,
@@ -224,17 +224,16 @@ pub fn record(dispatch: &DispatchRequest) -> Recorded {
     }
 }
 
-/// Idempotency key of a dispatch: the one in the header, else its task id.
-pub fn key(dispatch: &DispatchRequest, header: Option<&str>) -> IdempotencyKey {
-    match header {
-        Some(header) => IdempotencyKey {
-            space: KeySpace::Header,
-            value: header.to_owned(),
-        },
-        None => IdempotencyKey {
-            space: KeySpace::Task,
-            value: dispatch.task_id.clone(),
-        },
+/// Idempotency key of a dispatch of this caller: the one in the header, else its task id.
+pub fn key(dispatch: &DispatchRequest, owner: KeyOwner, header: Option<&str>) -> IdempotencyKey {
+    let (space, value) = match header {
+        Some(header) => (KeySpace::Header, header.to_owned()),
+        None => (KeySpace::Task, dispatch.task_id.clone()),
+    };
+    IdempotencyKey {
+        owner,
+        space,
+        value,
     }
 }
 
@@ -415,8 +414,8 @@ pub(crate) mod tests {
     #[test]
     fn a_header_and_a_task_id_never_meet() {
         let dispatch = minimal();
-        let by_header = key(&dispatch, Some("task"));
-        let by_task = key(&dispatch, None);
+        let by_header = key(&dispatch, KeyOwner::EVERYONE, Some("task"));
+        let by_task = key(&dispatch, KeyOwner::EVERYONE, None);
         assert_eq!(by_header.value, by_task.value);
         assert_ne!(by_header, by_task);
     }

@@ -16,7 +16,7 @@ use forge_base::time;
 use forge_external::Identity;
 use forge_plugin_host::Adapter;
 use forge_store::record::{
-    self, Acceptance, DispatchState, IdempotencyKey, KeyVerdict, NewDispatch, Replay,
+    self, Acceptance, DispatchState, IdempotencyKey, KeyOwner, KeyVerdict, NewDispatch, Replay,
 };
 use forge_store::{self as store, sealed};
 
@@ -31,6 +31,8 @@ use super::{At, Dispatcher, Error, Inner, external, idempotency, nodes};
 #[derive(Clone, Debug, Default)]
 pub struct SubmitHeaders {
     pub idempotency_key: Option<String>,
+    /// Caller whose keys and task ids are its own.
+    pub key_owner: KeyOwner,
     pub traceparent: Option<String>,
     /// Identity for external services; without one, anonymous.
     pub caller: Option<Identity>,
@@ -38,6 +40,12 @@ pub struct SubmitHeaders {
     pub submitter: Option<String>,
     /// The dispatch is a step of a run, in one of its checkouts.
     pub is_step: bool,
+}
+
+impl SubmitHeaders {
+    fn key(&self, dispatch: &DispatchRequest) -> IdempotencyKey {
+        idempotency::key(dispatch, self.key_owner, self.idempotency_key.as_deref())
+    }
 }
 
 /// Body of the 202 response.
@@ -99,7 +107,7 @@ impl Dispatcher {
         } = inner.validated(&body, headers)?;
         // Its attachments are decoded, and not kept twice.
         drop(body);
-        let key = idempotency::key(&dispatch, headers.idempotency_key.as_deref());
+        let key = headers.key(&dispatch);
         let record = idempotency::record(&dispatch);
         let routed = inner.routed(&dispatch, now).await;
         let checked = routed.and_then(|routed| Ok((routed, inner.check_call(&dispatch)?)));
@@ -158,7 +166,7 @@ impl Dispatcher {
     ) -> Result<Option<Answer>, Error> {
         let inner = &*self.inner;
         let valid = inner.validated(body, headers)?;
-        let key = idempotency::key(&valid.dispatch, headers.idempotency_key.as_deref());
+        let key = headers.key(&valid.dispatch);
         let fingerprint = idempotency::record(&valid.dispatch).fingerprint;
         let now = inner.finisher.clock.now();
         let known = inner.lookup_key(&key, &fingerprint, now).await?;

@@ -55,7 +55,7 @@ use forge_dispatch::Dispatcher;
 use forge_dispatch::trace::Trace;
 use forge_process::ownership::UserId;
 use forge_process::program::Launcher;
-use forge_store::record::{NewRun, RunOpened, RunRecord, RunStatus};
+use forge_store::record::{NewRun, RunKey, RunOpened, RunRecord, RunStatus};
 use forge_store::{self as store, Store};
 
 use agent::Place;
@@ -359,7 +359,7 @@ impl Runs {
     pub async fn create(
         &self,
         body: &serde_json::Value,
-        key: Option<String>,
+        key: Option<RunKey>,
     ) -> Result<RunRecord, Error> {
         let inner = &self.0;
         let git = inner

@@ -14,7 +14,7 @@ use forge_base::id::{DispatchId, RunId};
 use forge_base::time;
 use forge_dispatch::submit::SubmitHeaders;
 use forge_dispatch::{self as dispatch, Dispatcher};
-use forge_store::record::{DispatchRecord, EventFilter};
+use forge_store::record::{DispatchRecord, EventFilter, KeyOwner};
 use forge_store::{self as store};
 
 use crate::context::Context;
@@ -186,6 +186,8 @@ pub(crate) async fn submit(
 ) -> Result<DispatchId, NotSubmitted> {
     let headers = SubmitHeaders {
         idempotency_key: Some(id.to_string()),
+        // No caller has the keys of runs: a step that one took in advance would never run.
+        key_owner: KeyOwner::of("run", &[]),
         ..headers
     };
     let mut wait = FIRST_WAIT;

@@ -79,7 +79,7 @@ pub(super) async fn approve(
     Path(id): Path<String>,
     body: Option<Body>,
 ) -> Result<Json<Value>, Failure> {
-    let id = find(store.as_ref(), &id).await?.id;
+    let id = find(store.as_ref(), caller, &id).await?.id;
     let decision = decision(auth.name(caller), body)?;
     dispatcher.approve(id, decision).await?;
     Ok(decided(id, "approved"))
@@ -94,7 +94,7 @@ pub(super) async fn reject(
     Path(id): Path<String>,
     body: Option<Body>,
 ) -> Result<Json<Value>, Failure> {
-    let id = find(store.as_ref(), &id).await?.id;
+    let id = find(store.as_ref(), caller, &id).await?.id;
     let decision = decision(auth.name(caller), body)?;
     dispatcher.reject(id, decision).await?;
     Ok(decided(id, "rejected"))

@@ -26,7 +26,7 @@ const PIECE_BYTES: usize = 256 * 1024;
 const NO_ACTIVE_CONTENT: &str = "sandbox; default-src 'none'";
 
 pub(super) async fn output(
-    _: Reader,
+    Reader(caller): Reader,
     _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     Path(id): Path<String>,
@@ -35,7 +35,7 @@ pub(super) async fn output(
     struct Result {
         output: Option<String>,
     }
-    let dispatch = find(store.as_ref(), &id).await?;
+    let dispatch = find(store.as_ref(), caller, &id).await?;
     let streamed = stream_content(store, dispatch.id, Content::Output).await?;
     let (length, body) = match streamed {
         Some(streamed) => streamed,
@@ -52,7 +52,7 @@ pub(super) async fn output(
 
 /// One file of the result, always as a download.
 pub(super) async fn file(
-    _: Reader,
+    Reader(caller): Reader,
     _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     Path((id, name)): Path<(String, String)>,
@@ -70,7 +70,7 @@ pub(super) async fn file(
         media_type: String,
         href: Option<String>,
     }
-    let dispatch = find(store.as_ref(), &id).await?;
+    let dispatch = find(store.as_ref(), caller, &id).await?;
     let result: Option<Result> = result_of(&dispatch)?;
     let files = result.map(|result| result.output_files).unwrap_or_default();
     let none = || {

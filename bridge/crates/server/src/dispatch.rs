@@ -11,7 +11,7 @@ use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::auth::{Auth, Reader, Sender, Submitter};
+use super::auth::{Auth, Caller, Reader, Sender, Submitter};
 use super::body::Body;
 use super::error::{Code, Failure};
 use super::external::identity;
@@ -44,6 +44,7 @@ pub(super) async fn submit(
         submitted.caller = Some(identity(&external, &auth, caller.caller, &headers));
     }
     submitted.submitter = auth.submitter(caller.caller);
+    submitted.key_owner = caller.caller.key_owner;
     let headers = submitted;
     let answer = match caller.over {
         None => dispatcher.submit(tree, &headers).await?,
@@ -53,7 +54,7 @@ pub(super) async fn submit(
 }
 
 pub(super) async fn show(
-    _: Reader,
+    Reader(caller): Reader,
     State(store): State<Arc<dyn Store>>,
     State(dispatcher): State<Dispatcher>,
     State(life): State<ProcessState>,
@@ -64,9 +65,9 @@ pub(super) async fn show(
     let all = query.flag("all");
     query.finish()?;
     if all {
-        return every(store.as_ref(), &dispatcher, &id).await;
+        return every(store.as_ref(), &dispatcher, caller, &id).await;
     }
-    let dispatch = find(store.as_ref(), &id).await?;
+    let dispatch = find(store.as_ref(), caller, &id).await?;
     let wait = Duration::from_secs(wait);
     let dispatch = follow::until_finished(store.as_ref(), dispatch, wait, &life.closing).await?;
     let view = View::whole(store.as_ref(), &dispatcher, dispatch).await?;
@@ -75,7 +76,7 @@ pub(super) async fn show(
 
 /// The request as it can be posted again, without its secrets.
 pub(super) async fn request(
-    _: Reader,
+    Reader(caller): Reader,
     _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     Path(id): Path<String>,
@@ -85,7 +86,7 @@ pub(super) async fn request(
         #[serde(default)]
         attachments: Vec<IgnoredAny>,
     }
-    let id = find(store.as_ref(), &id).await?.id;
+    let id = find(store.as_ref(), caller, &id).await?.id;
     let stored = store.request(id).await?;
     let Stored { attachments } = serde_json::from_str(stored.get()).map_err(Failure::internal)?;
     let mut contents = Vec::with_capacity(attachments.len());
@@ -112,13 +113,13 @@ pub(super) async fn list(
 }
 
 pub(super) async fn cancel(
-    _: Sender,
+    Sender(caller): Sender,
     _: NoQuery,
     State(store): State<Arc<dyn Store>>,
     State(dispatcher): State<Dispatcher>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Failure> {
-    let dispatch = find(store.as_ref(), &id).await?;
+    let dispatch = find(store.as_ref(), caller, &id).await?;
     let cancelled = dispatcher.cancel(dispatch.id).await?;
     let gone = || Failure::new(Code::NotFound, format!("there is no dispatch {id:?}"));
     Ok(Json(json!({ "cancelled": cancelled.ok_or_else(gone)? })))
@@ -134,11 +135,9 @@ pub(super) fn submit_headers(headers: &HeaderMap) -> Result<SubmitHeaders, Failu
         return Err(Failure::field("Idempotency-Key", "must be given once"));
     }
     Ok(SubmitHeaders {
-        submitter: None,
-        is_step: false,
         idempotency_key: text("idempotency-key"),
         traceparent: text("traceparent"),
-        caller: None,
+        ..SubmitHeaders::default()
     })
 }
 
@@ -171,10 +170,11 @@ fn accepted(answer: &submit::Answer) -> Response {
 async fn every(
     store: &dyn Store,
     dispatcher: &Dispatcher,
+    caller: Caller,
     id: &str,
 ) -> Result<Json<Value>, Failure> {
     let mut views = Vec::new();
-    for dispatch in find_all(store, id, MAX_LISTED as usize).await? {
+    for dispatch in find_all(store, caller, id, MAX_LISTED as usize).await? {
         views.push(View::whole(store, dispatcher, dispatch).await?);
     }
     Ok(Json(json!({ "dispatches": views })))

@@ -20,7 +20,7 @@ use forge_base::id::DispatchId;
 use forge_dispatch::Dispatcher;
 use forge_external::{Answered, Call, External, Outcome};
 use forge_store::Store;
-use forge_store::record::{DispatchRecord, DispatchState};
+use forge_store::record::{DispatchRecord, DispatchState, KeyOwner};
 
 /// Time beyond that of the service in which a dispatch starts and its end is recorded.
 const RECORDING: Duration = Duration::from_secs(5);
@@ -58,11 +58,13 @@ impl Durably {
     pub(super) async fn answer(
         self,
         call: Call<'_>,
+        key_owner: KeyOwner,
         headers: &HeaderMap,
     ) -> Result<Response, Failure> {
         let entry = format!("{}.{}", call.service, call.entry);
         let mut submitted = submit_headers(headers)?;
         submitted.caller = Some(call.caller.clone());
+        submitted.key_owner = key_owner;
         let task_id = match &submitted.idempotency_key {
             Some(_) => entry.clone(),
             None => format!("{entry}/{}", DispatchId::new()),

@@ -99,6 +99,7 @@ mod tests {
             scopes,
             expires: None,
             requests_per_minute: None,
+            space: None,
             identity: None,
         };
         auth::Config {

@@ -16,6 +16,7 @@ use super::query::NoQuery;
 use forge_base::trace::{TraceContext, TraceId};
 use forge_external::manifest::EntryKind;
 use forge_external::{Answered, AuthMode, Call, External, Identity, Outcome, Refusal, Repeat};
+use forge_store::record::KeyOwner;
 
 /// Beginning of the paths whose errors have the members of the Forge protocol.
 const PREFIX: &str = "/external/";
@@ -48,7 +49,10 @@ pub(super) async fn query(
 }
 
 /// Caller of an entry: with a token of the bridge, or with a JWT where the settings ask for one.
-pub(super) struct ServiceCaller(Identity);
+pub(super) struct ServiceCaller {
+    identity: Identity,
+    key_owner: KeyOwner,
+}
 
 impl<S> FromRequestParts<S> for ServiceCaller
 where
@@ -62,10 +66,17 @@ where
         let (external, auth) = (External::from_ref(state), Auth::from_ref(state));
         if let AuthMode::Token | AuthMode::DevHeaders = external.auth() {
             let Sender(caller) = Sender::from_request_parts(parts, state).await?;
-            return Ok(Self(identity(&external, &auth, caller, &parts.headers)));
+            return Ok(Self {
+                identity: identity(&external, &auth, caller, &parts.headers),
+                key_owner: caller.key_owner,
+            });
         }
         let identified = external.identify(bearer(&parts.headers)).await;
-        identified.map(Self).map_err(|refusal| {
+        let with_keys = |identity: Identity| Self {
+            key_owner: key_owner(&identity),
+            identity,
+        };
+        identified.map(with_keys).map_err(|refusal| {
             let (code, named) = match refusal {
                 Refusal::Missing => (Code::Unauthorized, "FORGE_AUTH_REQUIRED"),
                 Refusal::Invalid(_) => (Code::Unauthorized, "FORGE_AUTH_INVALID"),
@@ -81,6 +92,18 @@ where
             Failure::new(code, message).of_protocol(protocol)
         })
     }
+}
+
+/// Owner of the idempotency keys of a caller with a JWT: the user of this issuer and tenant.
+fn key_owner(identity: &Identity) -> KeyOwner {
+    let user = match identity {
+        Identity::User(user) => Some(user),
+        Identity::System { .. } | Identity::Anonymous => None,
+    };
+    let token = user.and_then(|user| user.token.as_ref());
+    let issuer = token.map(|token| token.issuer.as_str());
+    let id = user.map(|user| user.user_id.as_str());
+    KeyOwner::of("jwt", &[issuer, identity.tenant(), id])
 }
 
 /// Identity of a caller with a token of the bridge towards external services.
@@ -101,7 +124,7 @@ pub(super) fn identity(
 
 async fn call(
     kind: EntryKind,
-    ServiceCaller(identity): ServiceCaller,
+    caller: ServiceCaller,
     target: Target,
     body: Option<Body>,
     durably: Option<Durably>,
@@ -127,7 +150,7 @@ async fn call(
         service: &service,
         entry: &entry,
         args: args(tree)?,
-        caller: &identity,
+        caller: &caller.identity,
         trace,
         parent: calling.map(|calling| calling.span),
         authorization: authorization.cloned(),
@@ -138,7 +161,7 @@ async fn call(
         && (prepared.is_held() || headers.contains_key(IDEMPOTENCY_KEY))
     {
         drop(room);
-        return durably.answer(call, &headers).await;
+        return durably.answer(call, caller.key_owner, &headers).await;
     }
     // The service can take long, and others need the memory.
     drop((call.args, room));

@@ -331,6 +331,7 @@ mod tests {
                     scopes,
                     expires: None,
                     requests_per_minute: None,
+                    space: None,
                     identity: None,
                 }],
                 ..Config::default()

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::attempts::{self, AttemptLine};
+use super::auth::Caller;
 use super::error::{Code, Failure};
 use forge_base::id::DispatchId;
 use forge_dispatch::wait::WaitReason;
@@ -266,14 +267,18 @@ impl DeliveryLine {
 }
 
 /// Finds the dispatch named in a path: by its own id, or the newest with that task id.
-pub(super) async fn find(store: &dyn Records, id: &str) -> Result<DispatchRecord, Failure> {
+pub(super) async fn find(
+    store: &dyn Records,
+    caller: Caller,
+    id: &str,
+) -> Result<DispatchRecord, Failure> {
     let found = if id.starts_with("dsp_") {
         match id.parse() {
             Ok(id) => store.dispatch(id).await?,
             Err(_) => None,
         }
     } else {
-        store.by_task(id, 1).await?.into_iter().next()
+        of_task(store, caller, id, 1).await?.into_iter().next()
     };
     found.ok_or_else(|| unknown(id))
 }
@@ -281,15 +286,30 @@ pub(super) async fn find(store: &dyn Records, id: &str) -> Result<DispatchRecord
 /// Finds all dispatches named in a path, newest first: several for a task id that was dispatched again.
 pub(super) async fn find_all(
     store: &dyn Records,
+    caller: Caller,
     id: &str,
     limit: usize,
 ) -> Result<Vec<DispatchRecord>, Failure> {
     if id.starts_with("dsp_") {
-        return Ok(vec![find(store, id).await?]);
+        return Ok(vec![find(store, caller, id).await?]);
     }
-    match store.by_task(id, limit).await? {
+    match of_task(store, caller, id, limit).await? {
         none if none.is_empty() => Err(unknown(id)),
         found => Ok(found),
+    }
+}
+
+/// Dispatches with a task id: those of the caller, or if it has none and may read, those of all.
+async fn of_task(
+    store: &dyn Records,
+    caller: Caller,
+    id: &str,
+    limit: usize,
+) -> Result<Vec<DispatchRecord>, Failure> {
+    let own = store.by_task(id, Some(caller.key_owner), limit).await?;
+    match own.is_empty() && caller.may_read {
+        true => Ok(store.by_task(id, None, limit).await?),
+        false => Ok(own),
     }
 }
 

@@ -50,8 +50,8 @@ use forge_signals::{Ledger, Terms, ledger};
 use forge_store::Store;
 use forge_store::memory::Memory;
 use forge_store::record::{
-    Acceptance, Begun, Callback, Claim, ClaimLimits, Finish, IdempotencyKey, KeySpace, Lease,
-    NewDelivery, NewDispatch, Progress,
+    Acceptance, Begun, Callback, Claim, ClaimLimits, Finish, IdempotencyKey, KeyOwner, KeySpace,
+    Lease, NewDelivery, NewDispatch, Progress,
 };
 
 const RETENTION: Duration = Duration::from_secs(60);
@@ -236,6 +236,7 @@ impl Edge {
         let now = Timestamp::now();
         let id = DispatchId::new();
         let key = IdempotencyKey {
+            owner: KeyOwner::EVERYONE,
             space: KeySpace::Header,
             value: id.to_string(),
         };

@@ -8,6 +8,7 @@ use super::error::{Code, Failure};
 use super::limit::{Hash, Meter, Rate};
 use forge_base::digest;
 use forge_external::{Identity, TokenIdentity};
+use forge_store::record::KeyOwner;
 
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -17,6 +18,10 @@ pub struct TokenHash {
     /// Name of the owner: the user of its dispatches and signals if there is no identity.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Space of idempotency keys and task ids. Tokens with the same one are one caller: those of a rotation, or of a
+    /// caller that has several. Default: the name with the user of the identity, else the token alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub space: Option<String>,
     #[serde(default = "Scope::all")]
     pub scopes: Vec<Scope>,
     /// Time from which the token is refused.
@@ -76,6 +81,7 @@ pub(super) struct Tokens {
 #[derive(Debug)]
 pub(super) struct Token {
     pub(super) hash: Hash,
+    pub(super) key_owner: KeyOwner,
     pub(super) name: Option<String>,
     pub(super) scopes: u8,
     pub(super) expires: Option<Timestamp>,

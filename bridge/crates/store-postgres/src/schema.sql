@@ -52,7 +52,8 @@ CREATE FUNCTION assign_positions(number int8) RETURNS int8 LANGUAGE sql VOLATILE
 
 CREATE TABLE sealed (name bytea PRIMARY KEY, value bytea NOT NULL);
 
--- Idempotency keys: `h:` and the header, or `t:` and the task id.
+-- Idempotency keys: `h` and the header, or `t` and the task id, each after `@`, the owner and `:`; those of bridges before
+-- owners have only the `:`.
 CREATE TABLE key (value bytea PRIMARY KEY, dispatch uuid NOT NULL);
 -- Sessions that a dispatch runs in or waits for: its turn, and the last one given.
 CREATE TABLE session (name bytea PRIMARY KEY, head int8 NOT NULL, last int8 NOT NULL);

@@ -21,10 +21,10 @@ use crate::record::{
     Acceptance, Acknowledged, Acknowledgement, Approval, ApprovalFilter, CancelRequest, Claim,
     ClaimLimits, Claimed, Content, Counts, Decision, DeliveryFilter, DeliveryPayload,
     DeliveryRecord, DispatchFilter, DispatchRecord, DueDelivery, EventFilter, EventPage, Finish,
-    Finished, Home, IdempotencyKey, Interrupted, Intervention, InterventionFilter, Known, Lease,
-    LogBounds, NewDispatch, NewRun, NewSignal, OtherSignal, Page, Piece, Progress, Ready, Replay,
-    Requeue, Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord,
-    Settlement, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
+    Finished, Home, IdempotencyKey, Interrupted, Intervention, InterventionFilter, KeyOwner, Known,
+    Lease, LogBounds, NewDispatch, NewRun, NewSignal, OtherSignal, Page, Piece, Progress, Ready,
+    Replay, Requeue, Reroute, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened,
+    RunRecord, Settlement, SignalEntry, SignalGroup, SignalProperty, SignalRecord, SignalRecorded,
     SignalSession, SignalSessionFilter, SignalSource, SignalSums, SignalTotals, SpendingSums,
     Swept, SweptSignals,
 };
@@ -67,7 +67,7 @@ impl<T> Store for T where
 /// Accepting dispatches.
 #[async_trait]
 pub trait Accept: Send + Sync + 'static {
-    /// Dispatch that holds this key, if any.
+    /// Dispatch that holds this key, if any: `transition::holder`.
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>>;
     /// Records the dispatch, its key and its first events, or returns the holder of the key. The key rules of
     /// `record::Known::verdict` are applied inside the transaction. The value of a `KeySpace::Task` key is the task
@@ -204,8 +204,14 @@ pub trait Records: Send + Sync + 'static {
     async fn dispatch(&self, id: DispatchId) -> Result<Option<DispatchRecord>>;
     /// The request as it was given to `accept`; `Error::NotFound` if there is none.
     async fn request(&self, id: DispatchId) -> Result<Box<RawValue>>;
-    /// All dispatches with this task id, newest first.
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>>;
+    /// Dispatches with this task id, newest first: all, or those of one owner and those of a store of before, which have
+    /// none.
+    async fn by_task(
+        &self,
+        task_id: &str,
+        owner: Option<KeyOwner>,
+        limit: usize,
+    ) -> Result<Vec<DispatchRecord>>;
     /// A page of dispatches, newest first, without results. It can be shorter than its limit, even empty, while
     /// `next` is set: the rows that one page looks at are bounded.
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>>;

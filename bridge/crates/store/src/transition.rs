@@ -51,6 +51,12 @@ pub enum AcceptDecision {
     QueueFull,
 }
 
+/// Record that holds a key: the one of its owner, else the one of a store of before, whose keys had no owners. Those are
+/// found by all callers, as they were then.
+pub fn holder<T>(own: Option<T>, of_before: Option<T>) -> Option<T> {
+    own.or(of_before)
+}
+
 /// Decides about a new dispatch while `queued` ones are waiting.
 pub fn accept(new: &NewDispatch, known: Option<Known>, queued: u64) -> Result<AcceptDecision> {
     if new.key.space == KeySpace::Task && new.key.value != new.task_id {

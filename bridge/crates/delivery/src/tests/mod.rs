@@ -31,7 +31,7 @@ use forge_net::guard::Guard;
 use forge_store::memory::Memory;
 use forge_store::record::{
     Acceptance, Callback, Claim, DeliveryRecord, EventFilter, Finish, Finished, IdempotencyKey,
-    KeySpace, NewDelivery, NewDispatch,
+    KeyOwner, KeySpace, NewDelivery, NewDispatch,
 };
 use forge_store::roles::Outbox;
 use forge_test_support::callback::Received;
@@ -108,6 +108,7 @@ impl Rig {
         let accepted = self.store.accept(NewDispatch {
             id,
             key: IdempotencyKey {
+                owner: KeyOwner::EVERYONE,
                 space: KeySpace::Task,
                 value: id.to_string(),
             },

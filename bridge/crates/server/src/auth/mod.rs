@@ -19,6 +19,7 @@ use tokio::sync::watch;
 
 use forge_base::digest::{hex, sha256};
 use forge_external::Identity;
+use forge_store::record::KeyOwner;
 
 use super::error::{Code, Failure};
 use super::limit::{Failed, Hash, Meter, Peer, Peers, Rate};
@@ -84,6 +85,27 @@ pub struct Auth {
 pub struct Caller {
     /// Hash of the caller's token; `None` if no tokens are configured.
     pub(super) token: Option<Hash>,
+    /// Owner of its idempotency keys and task ids.
+    pub(super) key_owner: KeyOwner,
+    /// True if it has the scope `read`.
+    pub(super) may_read: bool,
+}
+
+impl Caller {
+    /// Any caller, where no tokens are configured.
+    const ANYONE: Self = Self {
+        token: None,
+        key_owner: KeyOwner::EVERYONE,
+        may_read: true,
+    };
+
+    fn of(token: &Token) -> Self {
+        Self {
+            token: Some(token.hash),
+            key_owner: token.key_owner,
+            may_read: token.permits(Scope::Read, Timestamp::now()).is_ok(),
+        }
+    }
 }
 
 /// Error in the configured tokens.
@@ -107,6 +129,27 @@ pub enum TokenError {
     MalformedHash { index: usize },
     #[error("auth.token[{index}].identity.user_id is empty")]
     EmptyUser { index: usize },
+    #[error("auth.token[{index}].space is empty")]
+    EmptySpace { index: usize },
+}
+
+/// Owner of the keys of a token: its space, else its name and its identity, else the token itself.
+fn key_owner(token: &TokenHash, hash: &Hash) -> KeyOwner {
+    if let Some(space) = &token.space {
+        return KeyOwner::of("space", &[Some(space)]);
+    }
+    let identity = token.identity.as_ref();
+    if token.name.is_none() && identity.is_none() {
+        return key_owner_of_hash(hash);
+    }
+    let user = identity.map(|identity| identity.user_id.as_str());
+    let tenant = identity.and_then(|identity| identity.tenant_id.as_deref());
+    KeyOwner::of("token", &[token.name.as_deref(), tenant, user])
+}
+
+/// Owner of the keys of a token that has no name.
+fn key_owner_of_hash(hash: &Hash) -> KeyOwner {
+    KeyOwner::of("hash", &[Some(&hex(hash))])
 }
 
 fn joined(errors: &[TokenError]) -> String {
@@ -122,8 +165,10 @@ impl Auth {
             if token.expose_secret().trim().is_empty() {
                 errors.push(TokenError::Empty { number });
             }
+            let hash = sha256(token.expose_secret());
             list.push(Token {
-                hash: sha256(token.expose_secret()),
+                hash,
+                key_owner: key_owner_of_hash(&hash),
                 name: None,
                 scopes: bits(&Scope::all()),
                 expires: None,
@@ -141,8 +186,13 @@ impl Auth {
             if user.is_some_and(|user| user.trim().is_empty()) {
                 errors.push(TokenError::EmptyUser { index });
             }
+            let space = token.space.as_deref();
+            if space.is_some_and(|space| space.trim().is_empty()) {
+                errors.push(TokenError::EmptySpace { index });
+            }
             list.push(Token {
                 hash,
+                key_owner: key_owner(token, &hash),
                 name: token.name.clone(),
                 scopes: bits(&token.scopes),
                 expires: token.expires,
@@ -251,7 +301,7 @@ impl Auth {
     fn admit(&self, parts: &Parts, scope: Scope) -> Result<(Caller, Option<Duration>), Failure> {
         let (tokens, at) = (self.tokens(), self.since.elapsed());
         if tokens.list.is_empty() {
-            return Ok((Caller { token: None }, None));
+            return Ok((Caller::ANYONE, None));
         }
         let token = bearer(&parts.headers).ok_or_else(|| {
             let message = "this route needs a token: Authorization: Bearer <token>";
@@ -264,8 +314,7 @@ impl Auth {
         };
         known.permits(scope, Timestamp::now())?;
         let wait = known.rate.and_then(|rate| known.meter.take(rate, at).err());
-        let token = Some(hash);
-        Ok((Caller { token }, wait))
+        Ok((Caller::of(known), wait))
     }
 
     /// Refuses an invalid token or signature and counts it. Only invalid ones are counted: a valid token works whatever

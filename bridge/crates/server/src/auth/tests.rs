@@ -15,6 +15,7 @@ fn auth() -> Auth {
             scopes: vec![Scope::Read],
             expires: None,
             requests_per_minute: None,
+            space: None,
             identity: None,
         }],
         ..Config::default()
@@ -29,6 +30,7 @@ fn hashed(hash: &str, expires: Option<Timestamp>) -> TokenHash {
         scopes: Scope::all(),
         expires,
         requests_per_minute: None,
+        space: None,
         identity: None,
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::super::error::{Code, Failure};
 use super::super::limit::Hash;
 use super::super::token::{Scope, Tokens};
-use super::Auth;
+use super::{Auth, Caller};
 use forge_base::digest::sha256;
 use forge_store::Store;
 
@@ -37,6 +37,13 @@ impl StreamAccess {
             Failure::new(Code::Unauthorized, "the token of this stream was revoked")
         })?;
         known.permits(Scope::Read, Timestamp::now())
+    }
+
+    /// Caller that opened the stream.
+    pub(crate) fn caller(&self) -> Caller {
+        let tokens = self.tokens.borrow();
+        let known = self.owner.and_then(|owner| tokens.find(&owner));
+        known.map_or(Caller::ANYONE, Caller::of)
     }
 
     /// True if the tokens were replaced since the last check.

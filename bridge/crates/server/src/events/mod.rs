@@ -42,7 +42,7 @@ pub(super) async fn of_dispatch(
     let place = place(&headers, &mut query);
     let poll = Poll::read(&mut query);
     query.finish()?;
-    let dispatch = find(log.fanout.store().as_ref(), &id).await?;
+    let dispatch = find(log.fanout.store().as_ref(), access.caller(), &id).await?;
     let until = match dispatch.callback {
         Some(_) if until_delivered => Until::Delivered(dispatch.id),
         Some(_) | None => Until::Finished(dispatch.id),

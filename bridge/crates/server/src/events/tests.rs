@@ -462,6 +462,7 @@ async fn a_stream_ends_with_the_heartbeat_after_its_token_has_expired() {
             scopes: vec![Scope::Read],
             expires: Some(expires),
             requests_per_minute: None,
+            space: None,
             identity: None,
         }],
         ..auth::Config::default()

@@ -30,7 +30,7 @@ use forge_runs::request::read_message;
 use forge_runs::state::State as RunState;
 use forge_runs::{Error, Runs};
 use forge_store::Store;
-use forge_store::record::{RunFilter, RunRecord, RunStatus};
+use forge_store::record::{RunFilter, RunKey, RunRecord, RunStatus};
 
 const MAX_LISTED: u64 = 200;
 /// Reads of a run and its artifacts until no event is between them.
@@ -102,6 +102,10 @@ async fn create(
     if let Some(over) = caller.over {
         return Err(over);
     }
+    let key = key.map(|value| RunKey {
+        owner: caller.caller.key_owner,
+        value,
+    });
     let run = runs.create(&tree, key).await?;
     let body = json!({ "runId": run.id, "status": status_name(run.status) });
     Ok((StatusCode::CREATED, Json(body)).into_response())

@@ -22,11 +22,18 @@ impl Accept for Postgres {
     async fn recall(&self, key: &IdempotencyKey) -> Result<Option<Known>> {
         let sql = format!(
             "SELECT {} FROM key k JOIN dispatch d ON d.id = k.dispatch JOIN body b ON b.id = d.id
-             WHERE k.value = $1",
+             WHERE k.value = $1 OR k.value = $2",
             Whole::columns()
         );
-        let found = self.one(sql, params![KeyRow::of(key)], Whole::read).await?;
-        Ok(found.map(|whole| known(&whole.dispatch, &whole.body)))
+        let (own, of_before) = (KeyRow::of(key), KeyRow::of_before(key));
+        let params = params![own, of_before];
+        let found = self.all(sql, params, Whole::read).await?;
+        let held = |value: &str| {
+            let mut found = found.iter();
+            found.find(|whole| whole.body.key == value)
+        };
+        let holder = transition::holder(held(&own), held(&of_before));
+        Ok(holder.map(|whole| known(&whole.dispatch, &whole.body)))
     }
 
     async fn accept(&self, new: NewDispatch) -> Result<Acceptance> {
@@ -42,7 +49,7 @@ impl Accept for Postgres {
             Statement::new(sql, params![new.provider]).into_owned()
         };
         let needs = Needs {
-            keys: vec![KeyRow::of(&new.key)],
+            keys: vec![KeyRow::of(&new.key), KeyRow::of_before(&new.key)],
             sessions: session.into_iter().collect(),
             reads: is_shared.then(waiting).into_iter().collect(),
             ..Needs::default()
@@ -60,7 +67,9 @@ fn known(dispatch: &DispatchRow, body: &BodyRow) -> Known {
 }
 
 fn accept(rows: &mut Rows, new: &NewDispatch) -> Result<Acceptance, Stop> {
-    let holder = rows.keys.get(&KeyRow::of(&new.key)).map(|key| key.dispatch);
+    let held = |value: String| rows.keys.get(&value).map(|key| key.dispatch);
+    let own = held(KeyRow::of(&new.key));
+    let holder = transition::holder(own, held(KeyRow::of_before(&new.key)));
     let holder = holder.and_then(|id| rows.dispatches.get(&id));
     let with_body = |holder: &DispatchRow| Ok::<_, Stop>(known(holder, rows.body(holder.id)?));
     let holder = holder.map(with_body).transpose()?;

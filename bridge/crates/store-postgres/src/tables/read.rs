@@ -6,15 +6,15 @@ use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, Page, Piece, SignalTotals,
-    Spending, SpendingSums, Status,
+    Content, Counts, DispatchFilter, DispatchRecord, EventTotals, KeyOwner, Page, Piece,
+    SignalTotals, Spending, SpendingSums, Status,
 };
 use forge_store::roles::Records;
 use forge_store::signals::MOST_SUMMED;
 use forge_store::spending::Summing;
 use forge_store::{Error, Result, rules};
 
-use super::rows::Whole;
+use super::rows::{KeyRow, Whole};
 use crate::rows::statement::params;
 use crate::rows::table::{Fields as _, columns};
 use crate::{Columns, Postgres};
@@ -40,10 +40,19 @@ impl Records for Postgres {
         found.ok_or(Error::NotFound)
     }
 
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
+    async fn by_task(
+        &self,
+        task_id: &str,
+        owner: Option<KeyOwner>,
+        limit: usize,
+    ) -> Result<Vec<DispatchRecord>> {
         let task_id = task_id.to_owned();
-        let which = "b.task_id = $1 ORDER BY d.seq DESC LIMIT $2";
-        self.records(which, params![task_id, limit]).await
+        let owner = owner.map(KeyRow::owned_by);
+        let which = "b.task_id = $1
+             AND ($3 IS NULL OR pg_catalog.substr(b.key, 2, pg_catalog.length($3)) = $3
+               OR pg_catalog.substr(b.key, 2, 1) = '\\x3a'::bytea)
+             ORDER BY d.seq DESC LIMIT $2";
+        self.records(which, params![task_id, limit, owner]).await
     }
 
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {

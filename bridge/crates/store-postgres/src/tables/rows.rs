@@ -10,7 +10,7 @@ use forge_base::id::{DispatchId, RunId};
 use forge_store::Result;
 use forge_store::record::{
     Callback, Decision, DeliveryAttempt, DeliveryState, DispatchRecord, DispatchState,
-    IdempotencyKey, KeySpace, Spending,
+    IdempotencyKey, KeyOwner, KeySpace, Spending,
 };
 use forge_store::transition::{Stage, Standing};
 
@@ -33,11 +33,25 @@ row! { KeyRow in "key" { value: String, dispatch: DispatchId } }
 impl KeyRow {
     /// The column `value` of a key.
     pub(crate) fn of(key: &IdempotencyKey) -> String {
-        let space = match key.space {
-            KeySpace::Header => "h",
-            KeySpace::Task => "t",
-        };
-        format!("{space}:{}", key.value)
+        let space = Self::space(key);
+        format!("{space}{}{}", Self::owned_by(key.owner), key.value)
+    }
+
+    /// The column `value` of the same key in a store of before, whose keys had no owners.
+    pub(crate) fn of_before(key: &IdempotencyKey) -> String {
+        format!("{}:{}", Self::space(key), key.value)
+    }
+
+    /// Part of the column after its first character, which names the owner.
+    pub(crate) fn owned_by(owner: KeyOwner) -> String {
+        format!("@{owner}:")
+    }
+
+    fn space(key: &IdempotencyKey) -> char {
+        match key.space {
+            KeySpace::Header => 'h',
+            KeySpace::Task => 't',
+        }
     }
 }
 

@@ -9,11 +9,11 @@ use forge_base::digest::Digest;
 use forge_base::id::RunId;
 use forge_store::event_batch::{self, size};
 use forge_store::record::{
-    NewRun, Page, RunArtifact, RunArtifactInfo, RunChange, RunEvent, RunFilter, RunOpened,
+    NewRun, Page, RunArtifact, RunArtifactInfo, RunChange, RunEvent, RunFilter, RunKey, RunOpened,
     RunRecord, RunStatus,
 };
 use forge_store::roles::Runs;
-use forge_store::{Error, Result, runs};
+use forge_store::{Error, Result, runs, transition};
 
 use super::events::NO_PROVIDER;
 use super::read::page;
@@ -63,10 +63,15 @@ impl Runs for Postgres {
         let bytes = run.request.get().len()
             + run.projection.get().len()
             + size(run.events.iter().map(|new| &new.event));
-        let holder = select_run!("b.projection", "WHERE r.key = $1");
+        let holder = |key: Option<String>| {
+            let sql = select_run!("b.projection", "WHERE r.key = $1");
+            Statement::new(sql, params![key]).into_owned()
+        };
+        let key = run.key.as_ref();
+        let of_before = key.map(|key| key.of_before().to_owned());
         let needs = Needs {
-            reads: vec![Statement::new(holder, params![run.key]).into_owned()],
-            apart: run.key.as_ref().map(|key| format!("run {key}")),
+            reads: vec![holder(key.map(RunKey::stored)), holder(of_before)],
+            apart: key.map(|key| format!("run {}", key.value)),
             ..Needs::default()
         };
         self.write(bytes, needs, move |rows| open(rows, &run)).await
@@ -149,10 +154,11 @@ impl Runs for Postgres {
 }
 
 fn open(rows: &mut Rows, new: &NewRun) -> Result<RunOpened, Stop> {
-    let holder = rows.answers.first().and_then(|answer| answer.first());
-    let holder = holder
-        .map(|row| record(&mut Columns::of(row)))
-        .transpose()?;
+    let held = |answer: usize| {
+        let row = rows.answers.get(answer).and_then(|answer| answer.first());
+        row.map(|row| record(&mut Columns::of(row))).transpose()
+    };
+    let holder = transition::holder(held(0)?, held(1)?);
     let holder = holder.map(|(_, fingerprint, run)| (run, fingerprint));
     let opened = runs::open(new, holder)?;
     if !matches!(opened, RunOpened::New) {
@@ -166,7 +172,7 @@ fn open(rows: &mut Rows, new: &NewRun) -> Result<RunOpened, Stop> {
         created_at: new.created_at,
         ended_at: None,
         expires_at: None,
-        key: new.key.clone(),
+        key: new.key.as_ref().map(RunKey::stored),
         fingerprint: new.fingerprint,
         trace_id: new.trace_id.clone(),
         taken_over: None,

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use forge_base::event::kind;
-use forge_store::contract::sample::{PROVIDER, accept, begin, claim, event, ok, task};
+use forge_store::contract::sample::{PROVIDER, accept, begin, claim, event, ok, owner, task};
 use forge_store::node::Tenure;
 use forge_store::record::{
-    Acceptance, Claim, ClaimLimits, EventFilter, Finished, Progress, Requeue,
+    Acceptance, Claim, ClaimLimits, EventFilter, Finished, IdempotencyKey, NewDispatch, Progress,
+    Requeue,
 };
 use forge_store::roles::{
     Accept as _, EventLog as _, Executions as _, Maintenance as _, Nodes as _, Records as _,
@@ -14,8 +15,8 @@ use forge_store::roles::{
 use forge_store::{Config, Error, Store};
 
 use super::cluster::Database;
-use super::open;
 use super::relay::{Cut, Relay};
+use super::{new_store, open};
 use crate::Postgres;
 
 async fn start() -> (Database, Relay, Postgres) {
@@ -134,7 +135,7 @@ async fn what_was_not_committed_is_refused_and_not_there() {
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     relay.cut(Cut::Never);
     assert_eq!(lost_answers(&store), [0, 1, 0]);
-    assert!(store.by_task("t", 1).await.unwrap().is_empty());
+    assert!(store.by_task("t", None, 1).await.unwrap().is_empty());
     assert_eq!(store.counts().queued, 1);
     accept_again(&store, "t").await;
     // The positions of what was rolled back can be lost; those that follow are later.
@@ -152,4 +153,25 @@ async fn what_was_not_committed_is_refused_and_not_there() {
     let counts = store.counts();
     store.close().await;
     assert_eq!(open(database.target()).await.counts(), counts);
+}
+
+#[tokio::test]
+async fn keys_of_a_bridge_that_knew_no_owners_are_found_by_all() {
+    let (database, store) = new_store().await;
+    let id = accept(&store, task("t")).await;
+    let sql = "UPDATE key SET value = 't:t'; UPDATE body SET key = 't:t'";
+    super::cluster::run(&database.name, sql).await;
+    for number in 0..3 {
+        let key = IdempotencyKey {
+            owner: owner(number),
+            ..task("t").key
+        };
+        let known = store.recall(&key).await.unwrap();
+        assert_eq!(known.map(|known| known.dispatch.id), Some(id));
+        let new = NewDispatch { key, ..task("t") };
+        let again = store.accept(new).await.unwrap();
+        assert!(matches!(again, Acceptance::Duplicate(known) if known.id == id));
+        let own = store.by_task("t", Some(owner(number)), 9).await.unwrap();
+        assert_eq!(own.len(), 1);
+    }
 }

@@ -45,7 +45,9 @@ async fn a_server_that_crashes_loses_and_repeats_nothing() {
             for number in 0.. {
                 let name = format!("{caller}-{number}");
                 let id = match insist!(store.accept(task(&name))).unwrap() {
-                    Acceptance::Accepted { .. } => insist!(store.by_task(&name, 1)).unwrap()[0].id,
+                    Acceptance::Accepted { .. } => {
+                        insist!(store.by_task(&name, None, 1)).unwrap()[0].id
+                    }
                     Acceptance::Duplicate(known) => known.id,
                     other => panic!("{other:?}"),
                 };
@@ -74,7 +76,7 @@ async fn a_server_that_crashes_loses_and_repeats_nothing() {
     let accepted = std::mem::take(&mut *accepted.lock().unwrap());
     assert!(accepted.len() >= 8);
     for name in &accepted {
-        let found = store.by_task(name, 10).await.unwrap();
+        let found = store.by_task(name, None, 10).await.unwrap();
         assert_eq!(found.len(), 1, "{name}");
         assert!(found[0].result.is_some(), "{name}");
     }

@@ -167,7 +167,10 @@ async fn a_server_that_ends_all_connections_is_connected_to_again() {
         assert!(std::time::Instant::now() < end, "{error}");
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    let after = (&store as &dyn Store).by_task("after", 10).await.unwrap();
+    let after = (&store as &dyn Store)
+        .by_task("after", None, 10)
+        .await
+        .unwrap();
     assert_eq!((after.len(), store.counts().queued), (1, 2));
     assert!(store.status().is_ok());
 }

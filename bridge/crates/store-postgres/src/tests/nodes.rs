@@ -86,7 +86,7 @@ async fn a_key_that_two_nodes_are_given_at_once_has_one_dispatch() {
         matches!(three, Ok(Acceptance::Accepted { .. })),
         "{three:?}"
     );
-    assert_eq!(second.by_task("t", 10).await.unwrap().len(), 1);
+    assert_eq!(second.by_task("t", None, 10).await.unwrap().len(), 1);
     // One of the session can start.
     assert_eq!(first.ready(PROVIDER, 10).await.unwrap().len(), 1);
     for store in [first, second] {

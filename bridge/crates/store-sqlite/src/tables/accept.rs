@@ -5,7 +5,7 @@ use rusqlite::{Connection, params};
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Acceptance, Begun, Content, IdempotencyKey, KeySpace, Known, Lease, NewDispatch,
+    Acceptance, Begun, Content, IdempotencyKey, KeyOwner, KeySpace, Known, Lease, NewDispatch,
 };
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
@@ -34,19 +34,35 @@ impl Accept for Sqlite {
     }
 }
 
-/// The dispatch that holds a key, with its row number. The newest dispatch of a task without a header key holds the
-/// task's key.
+/// The dispatch that holds a key, with its row number.
 fn recall(connection: &Connection, key: &IdempotencyKey) -> rusqlite::Result<Option<(i64, Known)>> {
+    let own = of_owner(connection, key, Some(key.owner))?;
+    let of_before = match own {
+        Some(_) => None,
+        None => of_owner(connection, key, None)?,
+    };
+    Ok(transition::holder(own, of_before))
+}
+
+/// The dispatch that holds a key of this owner, or of a store of before, whose keys had none. The newest dispatch of a
+/// task without a header key holds the task's key.
+fn of_owner(
+    connection: &Connection,
+    key: &IdempotencyKey,
+    owner: Option<KeyOwner>,
+) -> rusqlite::Result<Option<(i64, Known)>> {
     let sql = match key.space {
         KeySpace::Header => select_dispatch!(
-            ", d.fingerprint FROM dispatch d JOIN body b ON b.dispatch = d.seq WHERE d.header_key = ?1"
+            ", d.fingerprint FROM dispatch d JOIN body b ON b.dispatch = d.seq
+             WHERE d.header_key = ?1 AND d.key_owner IS ?2"
         ),
         KeySpace::Task => select_dispatch!(
             ", d.fingerprint FROM dispatch d JOIN body b ON b.dispatch = d.seq
-             WHERE d.task_id = ?1 AND d.header_key IS NULL ORDER BY d.seq DESC LIMIT 1"
+             WHERE d.task_id = ?1 AND d.header_key IS NULL AND d.key_owner IS ?2 ORDER BY d.seq DESC LIMIT 1"
         ),
     };
-    rows::one(connection, sql, [&key.value], |row| {
+    let owner = owner.map(|owner| owner.to_string());
+    rows::one(connection, sql, params![key.value, owner], |row| {
         let known = Known {
             dispatch: rows::dispatch(row)?,
             fingerprint: row.get(rows::MORE)?,
@@ -98,9 +114,9 @@ fn insert(
         "INSERT INTO dispatch (seq, first_events, id, phase, provider, pinned, priority, events, session, turn,
            accepted_at, not_before, start_by, header_key, fingerprint, task_id, agent_id, run_id,
            trace_id, retry_of, callback_url, callback_origin, attempts, epoch, started_at,
-           first_started_at)
+           first_started_at, key_owner)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?2, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21,
-           ?22, ?23, ?24, ?24)",
+           ?22, ?23, ?24, ?24, ?25)",
         params![
             seq,
             events,
@@ -126,6 +142,7 @@ fn insert(
             start.iter().len(),
             start.map_or(0, |_| tx.counters.epoch),
             start.map(|started| nanos(started.timestamp)),
+            new.key.owner.to_string(),
         ],
     )?;
     tx.execute(

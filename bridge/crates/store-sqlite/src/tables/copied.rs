@@ -27,16 +27,19 @@ const ROWS: [(&str, &str); 19] = [
     (
         "body",
         "SELECT d.id, d.task_id, d.agent_id, d.run_id, d.trace_id,
-           coalesce('h:' || d.header_key, 't:' || d.task_id) AS key, d.fingerprint, d.retry_of, d.callback_url,
+           iif(d.header_key IS NULL, 't', 'h') || coalesce('@' || d.key_owner, '') || ':'
+             || coalesce(d.header_key, d.task_id) AS key, d.fingerprint, d.retry_of, d.callback_url,
            d.accepted_at, b.routing, b.secrets, b.request
          FROM body b JOIN dispatch d ON d.seq = b.dispatch ORDER BY b.dispatch",
     ),
-    // The newest dispatch of a task without a header key holds the task's key.
+    // The newest dispatch of a task without a header key holds the task's key, that of its owner.
     (
         "key",
-        "SELECT coalesce('h:' || header_key, 't:' || task_id) AS value, id AS dispatch FROM dispatch d
+        "SELECT iif(header_key IS NULL, 't', 'h') || coalesce('@' || key_owner, '') || ':'
+           || coalesce(header_key, task_id) AS value, id AS dispatch FROM dispatch d
          WHERE header_key IS NOT NULL OR seq =
-           (SELECT max(seq) FROM dispatch n WHERE n.task_id = d.task_id AND n.header_key IS NULL) ORDER BY seq",
+           (SELECT max(seq) FROM dispatch n
+            WHERE n.task_id = d.task_id AND n.header_key IS NULL AND n.key_owner IS d.key_owner) ORDER BY seq",
     ),
     (
         "session",

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use forge_base::id::DispatchId;
 use forge_store::record::{
-    Content, Counts, DispatchFilter, DispatchRecord, Page, Piece, SpendingSums, Status,
+    Content, Counts, DispatchFilter, DispatchRecord, KeyOwner, Page, Piece, SpendingSums, Status,
 };
 use forge_store::roles::Records;
 use forge_store::{Error, Result};
@@ -40,12 +40,20 @@ impl Records for Sqlite {
         found.await?.ok_or(Error::NotFound)
     }
 
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
+    async fn by_task(
+        &self,
+        task_id: &str,
+        owner: Option<KeyOwner>,
+        limit: usize,
+    ) -> Result<Vec<DispatchRecord>> {
         let sql = select_dispatch!(
             ", r.body FROM dispatch d JOIN body b ON b.dispatch = d.seq
-             LEFT JOIN result r ON r.dispatch = d.seq WHERE d.task_id = ? ORDER BY d.seq DESC LIMIT ?"
+             LEFT JOIN result r ON r.dispatch = d.seq
+             WHERE d.task_id = ?1 AND (?3 IS NULL OR d.key_owner IS NULL OR d.key_owner = ?3)
+             ORDER BY d.seq DESC LIMIT ?2"
         );
-        let params = (task_id.to_owned(), rows::limit(limit));
+        let owner = owner.map(|owner| owner.to_string());
+        let params = (task_id.to_owned(), rows::limit(limit), owner);
         self.all(Length::Long, sql, params, with_result).await
     }
 

@@ -6,11 +6,11 @@ use serde_json::value::RawValue;
 
 use forge_base::id::RunId;
 use forge_store::record::{
-    NewRun, Page, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord,
+    NewRun, Page, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunKey, RunOpened, RunRecord,
     RunStatus,
 };
 use forge_store::roles::Runs;
-use forge_store::{Error, Result, runs};
+use forge_store::{Error, Result, runs, transition};
 
 use super::rows::{self, nanos};
 use super::{Tx, events};
@@ -186,10 +186,15 @@ fn page(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Page<Ru
 }
 
 fn open(tx: &mut Tx<'_>, new: &NewRun) -> Result<RunOpened, Failure> {
-    let holder = rows::one(tx.conn, HOLDER, [&new.key], |row| {
-        Ok((record(row)?, row.get(FINGERPRINT)?))
-    })?;
-    let opened = runs::open(new, holder)?;
+    let of = |key: Option<&str>| {
+        rows::one(tx.conn, HOLDER, [key], |row| {
+            Ok((record(row)?, row.get(FINGERPRINT)?))
+        })
+    };
+    let key = new.key.as_ref().map(RunKey::stored);
+    let own = of(key.as_deref())?;
+    let of_before = of(new.key.as_ref().map(RunKey::of_before))?;
+    let opened = runs::open(new, transition::holder(own, of_before))?;
     if !matches!(opened, RunOpened::New) {
         return Ok(opened);
     }
@@ -206,7 +211,7 @@ fn open(tx: &mut Tx<'_>, new: &NewRun) -> Result<RunOpened, Failure> {
             new.events.len(),
             last_position,
             nanos(new.created_at),
-            new.key,
+            key,
             new.fingerprint,
             new.trace_id,
         ],

@@ -13,6 +13,7 @@ CREATE TABLE run (
   created_at INTEGER NOT NULL,
   ended_at INTEGER,
   expires_at INTEGER,
+  -- `RunKey::stored`, or the header alone in versions before 6.
   header_key TEXT,
   fingerprint BLOB NOT NULL,
   trace_id TEXT NOT NULL,

@@ -20,7 +20,7 @@ const SCHEMA: &str = concat!(
     include_str!("runs.sql"),
     include_str!("spending.sql")
 );
-const VERSION: i64 = 5;
+const VERSION: i64 = 6;
 /// Changes that make a file of each version one of the next, from version 1 on.
 const MIGRATIONS: [&str; VERSION as usize - 1] = [
     "CREATE TABLE decision (
@@ -38,6 +38,11 @@ const MIGRATIONS: [&str; VERSION as usize - 1] = [
         include_str!("runs.sql")
     ),
     include_str!("spending.sql"),
+    "ALTER TABLE dispatch ADD COLUMN key_owner TEXT;
+     DROP INDEX dispatch_header_key;
+     CREATE UNIQUE INDEX dispatch_header_key ON dispatch (header_key, key_owner) WHERE header_key IS NOT NULL;
+     DROP INDEX dispatch_task;
+     CREATE INDEX dispatch_task ON dispatch (task_id, key_owner);",
 ];
 
 /// Identity of a store, as the file holds it.
@@ -172,10 +177,12 @@ pub(crate) fn classify(file: &Path, source: rusqlite::Error) -> OpenError {
 #[cfg(test)]
 mod tests {
     use forge_store::contract::runs::run;
-    use forge_store::contract::sample::{accept, task};
+    use forge_store::contract::sample::{accept, owner, task};
     use forge_store::contract::signals::session;
-    use forge_store::record::RunOpened;
-    use forge_store::roles::{Maintenance as _, Records as _, Runs as _, Signals as _};
+    use forge_store::record::{IdempotencyKey, KeySpace, NewDispatch, NewRun, RunKey, RunOpened};
+    use forge_store::roles::{
+        Accept as _, Maintenance as _, Records as _, Runs as _, Signals as _,
+    };
 
     use super::*;
     use crate::Sqlite;
@@ -199,7 +206,11 @@ mod tests {
     /// A file of an earlier version as its bridge left it: the present one without what the later ones added.
     #[tokio::test]
     async fn a_store_of_an_earlier_version_becomes_one_of_this_version() {
-        let of_4 = "DROP TABLE spending;";
+        let of_5 = "DROP INDEX dispatch_header_key; DROP INDEX dispatch_task;
+             ALTER TABLE dispatch DROP COLUMN key_owner;
+             CREATE UNIQUE INDEX dispatch_header_key ON dispatch (header_key) WHERE header_key IS NOT NULL;
+             CREATE INDEX dispatch_task ON dispatch (task_id);";
+        let of_4 = format!("{of_5} DROP TABLE spending;");
         let of_3 = format!(
             "{of_4} DROP TABLE run_body; DROP TABLE run; DROP TABLE run_artifact; DROP TABLE run_removed;
              DROP INDEX event_run; ALTER TABLE event DROP COLUMN run;"
@@ -208,15 +219,33 @@ mod tests {
             "DROP TABLE signal; DROP TABLE signal_session; DROP TABLE signal_intervention;";
         let of_2 = format!("{of_3} {signals}");
         let of_1 = format!("{of_2} DROP TABLE decision; DROP INDEX dispatch_held;");
-        for (version, changes) in [(1, of_1.as_str()), (2, &of_2), (3, &of_3), (4, of_4)] {
+        let versions = [of_1.as_str(), &of_2, &of_3, &of_4, of_5];
+        for (version, changes) in (1..).zip(versions) {
             let folder = tempfile::tempdir().unwrap();
             let store = open(folder.path());
             let id = accept(&store, task("t")).await;
+            let of_header = IdempotencyKey {
+                space: KeySpace::Header,
+                value: "key".to_owned(),
+                ..task("u").key
+            };
+            let keyed = NewDispatch {
+                key: of_header.clone(),
+                ..task("u")
+            };
+            let keyed = accept(&store, keyed).await;
+            let new = run(Some("key"));
+            let (run_id, run_key) = (new.id, new.key.clone().unwrap());
+            store.open_run(new).await.unwrap();
             store.close().await;
             let file = folder.path().join("bridge.db");
             let whole = objects(&file);
             let earlier = Connection::open(&file).unwrap();
             earlier.execute_batch(changes).unwrap();
+            if version > 3 {
+                let sql = "UPDATE run SET header_key = 'key'";
+                earlier.execute(sql, []).unwrap();
+            }
             earlier
                 .pragma_update(None, "user_version", version)
                 .unwrap();
@@ -229,6 +258,26 @@ mod tests {
             for id_of_session in ["one", "two"] {
                 let store = open(folder.path());
                 assert!(store.dispatch(id).await.unwrap().is_some());
+                // Its keys are found by every caller.
+                for number in 0..3 {
+                    let owner = owner(number);
+                    for (key, holder) in [(task("t").key, id), (of_header.clone(), keyed)] {
+                        let key = IdempotencyKey { owner, ..key };
+                        let known = store.recall(&key).await.unwrap();
+                        assert_eq!(known.map(|known| known.dispatch.id), Some(holder));
+                    }
+                    let own = store.by_task("t", Some(owner), 9).await.unwrap();
+                    assert_eq!(own.len(), 1);
+                    if version > 3 {
+                        let key = Some(RunKey {
+                            owner,
+                            ..run_key.clone()
+                        });
+                        let again = NewRun { key, ..run(None) };
+                        let again = store.open_run(again).await.unwrap();
+                        assert!(matches!(again, RunOpened::Known(known) if known.id == run_id));
+                    }
+                }
                 let new = session(id_of_session);
                 store.open_signal_session(new, Vec::new()).await.unwrap();
                 let opened = store.open_run(run(None)).await.unwrap();

@@ -1,4 +1,4 @@
--- Tables of a store, version 5; `runs.sql` has those of runs, `spending.sql` the usage of dispatches. Times and durations are nanoseconds. Partial indexes cover
+-- Tables of a store, version 6; `runs.sql` has those of runs, `spending.sql` the usage of dispatches. Times and durations are nanoseconds. Partial indexes cover
 -- unfinished work, so that their cost does not grow with history.
 
 CREATE TABLE meta (name TEXT PRIMARY KEY, value ANY NOT NULL) STRICT, WITHOUT ROWID;
@@ -55,11 +55,13 @@ CREATE TABLE dispatch (
   last_duration_ms INTEGER,
   last_status INTEGER,
   last_error TEXT,
-  last_answer TEXT
+  last_answer TEXT,
+  -- Owner of the key. Keys of versions before 6 have none. Read from an index, although it is behind the answer.
+  key_owner TEXT
 ) STRICT;
 CREATE UNIQUE INDEX dispatch_id ON dispatch (id);
-CREATE UNIQUE INDEX dispatch_header_key ON dispatch (header_key) WHERE header_key IS NOT NULL;
-CREATE INDEX dispatch_task ON dispatch (task_id);
+CREATE UNIQUE INDEX dispatch_header_key ON dispatch (header_key, key_owner) WHERE header_key IS NOT NULL;
+CREATE INDEX dispatch_task ON dispatch (task_id, key_owner);
 CREATE INDEX dispatch_run ON dispatch (run_id) WHERE run_id IS NOT NULL;
 CREATE INDEX dispatch_ready ON dispatch (provider, priority DESC, seq) WHERE phase = 0;
 CREATE INDEX dispatch_delayed ON dispatch (not_before) WHERE phase = 1;

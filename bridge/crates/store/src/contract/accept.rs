@@ -1,11 +1,13 @@
 //! Keys, duplicates, take-overs and the bound of the queue.
 
 use super::Subject;
-use super::sample::{accept, at, begin, callback, event, failed, ok, raw, run, settlement, task};
+use super::sample::{
+    accept, at, begin, callback, event, failed, ok, owner, raw, run, settlement, task,
+};
 use crate::Error;
 use crate::record::{
     Acceptance, AfterAttempt, Claim, Counts, DeliveryState, DispatchRecord, DispatchState,
-    EventFilter, Finished, IdempotencyKey, KeySpace, NewDispatch,
+    EventFilter, Finished, IdempotencyKey, KeyOwner, KeySpace, NewDispatch,
 };
 use forge_base::digest::sha256;
 use forge_base::event::kind;
@@ -15,6 +17,7 @@ const OTHER: &str = r#"{"message":"other"}"#;
 
 fn task_key(value: &str) -> IdempotencyKey {
     IdempotencyKey {
+        owner: KeyOwner::EVERYONE,
         space: KeySpace::Task,
         value: value.to_owned(),
     }
@@ -23,6 +26,7 @@ fn task_key(value: &str) -> IdempotencyKey {
 fn with_header(value: &str, new: NewDispatch) -> NewDispatch {
     NewDispatch {
         key: IdempotencyKey {
+            owner: KeyOwner::EVERYONE,
             space: KeySpace::Header,
             value: value.to_owned(),
         },
@@ -90,7 +94,7 @@ pub async fn the_same_body_is_a_duplicate_and_another_a_conflict(subject: impl S
     begin(&*store, id, 1).await;
     let again = store.accept(task("t")).await.unwrap();
     assert!(matches!(again, Acceptance::Duplicate(known) if known.attempts == 1));
-    assert_eq!(store.by_task("t", 10).await.unwrap().len(), 1);
+    assert_eq!(store.by_task("t", None, 10).await.unwrap().len(), 1);
 }
 
 pub async fn a_duplicate_of_a_finished_one_makes_its_delivery_due_again(subject: impl Subject) {
@@ -163,7 +167,7 @@ pub async fn a_failed_one_gives_its_task_key_to_a_new_one(subject: impl Subject)
         .settle(superseded.id, settlement(1, 11, AfterAttempt::Delivered))
         .await;
     assert!(matches!(late, Err(Error::InvalidState(_))));
-    let tasks = store.by_task("t", 10).await.unwrap();
+    let tasks = store.by_task("t", None, 10).await.unwrap();
     assert_eq!(tasks.iter().map(|d| d.id).collect::<Vec<_>>(), [id, old]);
     // Retention starts at the take-over.
     assert_eq!(store.sweep(at(1009), 10).await.unwrap().dispatches, 0);
@@ -213,13 +217,62 @@ pub async fn header_and_task_keys_do_not_meet(subject: impl Subject) {
         (KeySpace::Task, "t", Some(plain)),
         (KeySpace::Task, "u", None),
     ] {
-        let value = value.to_owned();
-        let known = store
-            .recall(&IdempotencyKey { space, value })
-            .await
-            .unwrap();
+        let key = IdempotencyKey {
+            owner: KeyOwner::EVERYONE,
+            space,
+            value: value.to_owned(),
+        };
+        let known = store.recall(&key).await.unwrap();
         assert_eq!(known.map(|known| known.dispatch.id), expected);
     }
+}
+
+pub async fn keys_of_different_owners_do_not_meet(subject: impl Subject) {
+    let store = subject.open().await;
+    let of = |new: NewDispatch, number, body: &str| NewDispatch {
+        key: IdempotencyKey {
+            owner: owner(number),
+            ..new.key
+        },
+        fingerprint: sha256(body),
+        ..new
+    };
+    let (task, keyed) = (|| task("t"), || with_header("key", task("u")));
+    // Failed ones, whose keys only their owners take over, and ones with a key of a header.
+    let (mut failed_ones, mut headers) = (Vec::new(), Vec::new());
+    for number in 0..3 {
+        let failing = of(task(), number, "a");
+        failed_ones.push(run(&*store, failing, failed("timeout", 2)).await.0);
+    }
+    for number in 0..3 {
+        headers.push(accept(&*store, of(keyed(), number, &number.to_string())).await);
+    }
+    for (number, (failed, header)) in (0..).zip(failed_ones.into_iter().zip(headers)) {
+        let other = store.accept(of(keyed(), number, "other")).await.unwrap();
+        assert!(matches!(other, Acceptance::Conflict(holder) if holder == header));
+        let same = store
+            .accept(of(keyed(), number, &number.to_string()))
+            .await
+            .unwrap();
+        assert!(matches!(same, Acceptance::Duplicate(known) if known.id == header));
+        let repeated = store.accept(of(task(), number, "a")).await.unwrap();
+        assert!(
+            matches!(repeated, Acceptance::Accepted { retry_of, .. } if retry_of == Some(failed))
+        );
+        let own = store.by_task("t", Some(owner(number)), 9).await.unwrap();
+        let holds = own.iter().map(|dispatch| (dispatch.id, dispatch.retry_of));
+        let holds: Vec<_> = holds.collect();
+        assert_eq!((holds.len(), holds[0].1), (2, Some(failed)));
+        assert_eq!(holds[1].0, failed);
+    }
+    assert_eq!(store.by_task("t", None, 9).await.unwrap().len(), 6);
+    assert!(
+        store
+            .by_task("t", Some(owner(3)), 9)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 pub async fn a_task_key_must_be_the_task_id(subject: impl Subject) {
@@ -247,7 +300,7 @@ pub async fn a_full_queue_refuses_new_ones_but_knows_duplicates(subject: impl Su
     assert!(matches!(known, Acceptance::Duplicate(_)));
     begin(&*store, first, 1).await;
     accept(&*store, limited("c")).await;
-    let gone = Claim::Unstarted(store.by_task("b", 1).await.unwrap()[0].id);
+    let gone = Claim::Unstarted(store.by_task("b", None, 1).await.unwrap()[0].id);
     store
         .finish(gone, failed("queue_timeout", 2))
         .await

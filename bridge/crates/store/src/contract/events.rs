@@ -269,12 +269,12 @@ pub async fn sweeping_goes_in_steps_and_takes_only_what_is_past(subject: impl Su
     let later = at(3) + RETENTION;
     let first = store.sweep(later, 1).await.unwrap();
     assert_eq!((first.dispatches, first.more), (1, true));
-    assert!(store.by_task("a", 1).await.unwrap().is_empty());
+    assert!(store.by_task("a", None, 1).await.unwrap().is_empty());
     let second = store.sweep(later, 1).await.unwrap();
     assert_eq!((second.dispatches, second.more), (1, false));
     let third = store.sweep(later, 1).await.unwrap();
     assert_eq!((third.dispatches, third.more), (0, false));
-    assert_eq!(store.by_task("c", 1).await.unwrap().len(), 1);
+    assert_eq!(store.by_task("c", None, 1).await.unwrap().len(), 1);
     assert!(store.dispatch(pending).await.unwrap().is_some());
     assert!(store.dispatch(queued).await.unwrap().is_some());
     // The key is free again.

@@ -61,6 +61,7 @@ macro_rules! contract_tests {
                 a_failed_one_gives_its_task_key_to_a_new_one
                 the_caller_names_what_it_repeats_unless_a_key_is_taken_over a_dead_delivery_is_superseded_too
                 a_header_key_is_never_taken_over header_and_task_keys_do_not_meet
+                keys_of_different_owners_do_not_meet
                 a_task_key_must_be_the_task_id a_full_queue_refuses_new_ones_but_knows_duplicates;
             approval:
                 a_held_one_starts_only_when_approved a_rejection_finishes_it_with_its_delivery

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Subject;
-use super::sample::{RETENTION, accept, at, event, raw, task};
+use super::sample::{RETENTION, accept, at, event, owner, raw, task};
 use crate::record::{
-    EventFilter, NewDispatch, NewRun, RunArtifact, RunChange, RunEvent, RunFilter, RunOpened,
-    RunRecord, RunStatus,
+    EventFilter, KeyOwner, NewDispatch, NewRun, RunArtifact, RunChange, RunEvent, RunFilter,
+    RunKey, RunOpened, RunRecord, RunStatus,
 };
 use crate::{Error, Store};
 use forge_base::event::Event;
@@ -31,7 +31,10 @@ pub fn run(key: Option<&str>) -> NewRun {
     };
     NewRun {
         id: RunId::new(),
-        key: key.map(str::to_owned),
+        key: key.map(|value| RunKey {
+            owner: KeyOwner::EVERYONE,
+            value: value.to_owned(),
+        }),
         fingerprint: [1; 32],
         trace_id: "trace of the run".to_owned(),
         created_at: at(0),
@@ -153,7 +156,6 @@ pub async fn a_key_of_a_run_is_used_once(subject: impl Subject) {
     for other in [None, None, Some("other")] {
         open(&*store, run(other)).await;
     }
-    let bounds = store.log_bounds();
     let again = store.open_run(run(Some("key"))).await.unwrap();
     assert!(matches!(again, RunOpened::Known(known) if known.id == id && known.seq == 2));
     let different = NewRun {
@@ -162,6 +164,20 @@ pub async fn a_key_of_a_run_is_used_once(subject: impl Subject) {
     };
     let conflict = store.open_run(different).await.unwrap();
     assert!(matches!(conflict, RunOpened::Conflict(holder) if holder == id));
+    // Another caller has the same key for itself.
+    let of_another = || NewRun {
+        key: Some(RunKey {
+            owner: owner(1),
+            value: "key".to_owned(),
+        }),
+        ..run(None)
+    };
+    let before = store.log_bounds();
+    let id = open(&*store, of_another()).await;
+    let again = store.open_run(of_another()).await.unwrap();
+    assert!(matches!(again, RunOpened::Known(known) if known.id == id));
+    assert_ne!(store.log_bounds(), before);
+    let bounds = store.log_bounds();
     let silent = NewRun {
         events: Vec::new(),
         ..run(None)

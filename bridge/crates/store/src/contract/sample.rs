@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use crate::Store;
 use crate::record::{
     Acceptance, AfterAttempt, Begun, Callback, Claim, ClaimLimits, Claimed, DeliveryAttempt,
-    Finish, Finished, IdempotencyKey, KeySpace, NewDelivery, NewDispatch, Settlement,
+    Finish, Finished, IdempotencyKey, KeyOwner, KeySpace, NewDelivery, NewDispatch, Settlement,
 };
 use forge_base::digest::sha256;
 use forge_base::event::{NewEvent, kind};
@@ -38,11 +38,20 @@ pub fn callback(host: &str) -> Callback {
     }
 }
 
+/// Owner of keys: everyone, or one caller for each other number.
+pub fn owner(number: u8) -> KeyOwner {
+    match number {
+        0 => KeyOwner::EVERYONE,
+        _ => KeyOwner::of("token", &[Some(&number.to_string())]),
+    }
+}
+
 /// Dispatch accepted at second 0, with `start_by` at second 100 and a callback to `a.example`.
 pub fn task(task_id: &str) -> NewDispatch {
     NewDispatch {
         id: DispatchId::new(),
         key: IdempotencyKey {
+            owner: KeyOwner::EVERYONE,
             space: KeySpace::Task,
             value: task_id.to_owned(),
         },

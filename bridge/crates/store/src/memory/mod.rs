@@ -26,8 +26,8 @@ use super::record::{
     Acceptance, Approval, ApprovalFilter, CancelRequest, Claim, ClaimLimits, Claimed, Content,
     Counts, Decision, DeliveryFilter, DeliveryPayload, DeliveryRecord, DispatchFilter,
     DispatchRecord, DueDelivery, EventFilter, EventPage, Finish, Finished, IdempotencyKey,
-    Interrupted, Known, Lease, LogBounds, NewDispatch, Page, Piece, Progress, Ready, Replay,
-    Requeue, Reroute, Settlement, SpendingSums, Swept, SweptSignals,
+    Interrupted, KeyOwner, Known, Lease, LogBounds, NewDispatch, Page, Piece, Progress, Ready,
+    Replay, Requeue, Reroute, Settlement, SpendingSums, Swept, SweptSignals,
 };
 use super::roles::{
     Accept, Approvals, EventLog, Executions, Maintenance, Nodes, Outbox, Queue, Records, Secrets,
@@ -286,8 +286,13 @@ impl Records for Memory {
         self.state().request(id)
     }
 
-    async fn by_task(&self, task_id: &str, limit: usize) -> Result<Vec<DispatchRecord>> {
-        Ok(self.state().by_task(task_id, limit))
+    async fn by_task(
+        &self,
+        task_id: &str,
+        owner: Option<KeyOwner>,
+        limit: usize,
+    ) -> Result<Vec<DispatchRecord>> {
+        Ok(self.state().by_task(task_id, owner, limit))
     }
 
     async fn dispatches(&self, filter: DispatchFilter) -> Result<Page<DispatchRecord>> {

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::Memory;
 use super::state::State;
 use crate::record::{
-    NewRun, Page, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunOpened, RunRecord,
+    NewRun, Page, RunArtifact, RunArtifactInfo, RunChange, RunFilter, RunKey, RunOpened, RunRecord,
     RunStatus,
 };
 use crate::roles::Runs;
@@ -19,7 +19,7 @@ use forge_base::id::RunId;
 
 pub(super) struct KeptRun {
     pub(super) record: RunRecord,
-    key: Option<String>,
+    key: Option<RunKey>,
     fingerprint: Digest,
     expires_at: Option<Timestamp>,
     /// By path.

@@ -9,8 +9,8 @@ use serde_json::value::RawValue;
 use crate::destination::OpenBreaker;
 use crate::record::{
     self, Acceptance, Content, Counts, Decision, DeliveryState, DispatchFilter, DispatchRecord,
-    IdempotencyKey, Known, LogBounds, NewDispatch, Page, Piece, SignalSession, SignalTotals,
-    Spending, SpendingSums, Status, Swept,
+    IdempotencyKey, KeyOwner, Known, LogBounds, NewDispatch, Page, Piece, SignalSession,
+    SignalTotals, Spending, SpendingSums, Status, Swept,
 };
 use crate::rules::UNBOUND_RETENTION;
 use crate::spending::Summing;
@@ -263,10 +263,16 @@ impl State {
         Ok(self.dispatches[&seq].request.clone())
     }
 
-    pub(super) fn by_task(&self, task_id: &str, limit: usize) -> Vec<DispatchRecord> {
+    pub(super) fn by_task(
+        &self,
+        task_id: &str,
+        owner: Option<KeyOwner>,
+        limit: usize,
+    ) -> Vec<DispatchRecord> {
         let newest_first = self.dispatches.values().rev();
         newest_first
             .filter(|kept| kept.record.task_id == task_id)
+            .filter(|kept| owner.is_none_or(|owner| kept.key.owner == owner))
             .take(limit)
             .map(|kept| self.with_result(kept))
             .collect()

@@ -5,6 +5,7 @@ mod approval;
 mod content;
 mod delivery;
 mod event;
+mod key;
 mod run;
 mod signal;
 mod spending;
@@ -26,6 +27,7 @@ pub use self::delivery::{
     Replay, Settlement,
 };
 pub use self::event::{EventFilter, EventPage, EventTotals, LogBounds};
+pub use self::key::{IdempotencyKey, KeyOwner, KeySpace, RunKey};
 pub use self::run::{
     NewRun, RunArtifact, RunArtifactInfo, RunChange, RunEvent, RunFilter, RunOpened, RunRecord,
     RunStatus,
@@ -37,21 +39,6 @@ pub use self::signal::{
     SignalVerdict, SweptSignals,
 };
 pub use self::spending::{Spending, SpendingSums};
-
-/// Namespace of an idempotency key; a header value never matches a task id.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum KeySpace {
-    /// The `Idempotency-Key` header.
-    Header,
-    /// The `taskId`, when there is no header.
-    Task,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct IdempotencyKey {
-    pub space: KeySpace,
-    pub value: String,
-}
 
 /// Dispatch that holds an idempotency key, without its result.
 #[derive(Clone, Debug)]

@@ -9,12 +9,14 @@ use forge_base::digest::Digest;
 use forge_base::event::NewEvent;
 use forge_base::id::RunId;
 
+use super::key::RunKey;
+
 /// Run to be stored.
 #[derive(Clone, Debug)]
 pub struct NewRun {
     pub id: RunId,
-    /// The `Idempotency-Key` header; unique among stored runs.
-    pub key: Option<String>,
+    /// Unique among stored runs.
+    pub key: Option<RunKey>,
     /// Digest of the request, compared when the key comes again.
     pub fingerprint: Digest,
     pub trace_id: String,

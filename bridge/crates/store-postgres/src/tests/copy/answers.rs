@@ -5,7 +5,7 @@ use std::fmt::Debug;
 
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::Store;
-use forge_store::contract::sample::{PROVIDER, at};
+use forge_store::contract::sample::{PROVIDER, at, owner};
 use forge_store::destination::DueQuery;
 use forge_store::record::{
     ApprovalFilter, ApprovalStatus, Content, DeliveryFilter, DispatchFilter, EventFilter,
@@ -49,7 +49,7 @@ pub(super) async fn answers(store: &dyn Store) -> Vec<(String, String)> {
     }
     for id in dispatches {
         let whole = store.dispatch(id).await.unwrap().unwrap();
-        note("of its task", &store.by_task(&whole.task_id, 9).await);
+        note("of its task", &store.by_task(&whole.task_id, None, 9).await);
         note("dispatch", &whole);
         note("request", &store.request(id).await);
         note("last", &store.last_event(id).await);
@@ -79,8 +79,15 @@ pub(super) async fn answers(store: &dyn Store) -> Vec<(String, String)> {
         (KeySpace::Task, "keyed"),
         (KeySpace::Task, "dead"),
     ] {
-        let value = value.to_owned();
-        note("key", &store.recall(&IdempotencyKey { space, value }).await);
+        for owner in [owner(0), owner(1)] {
+            let value = value.to_owned();
+            let key = IdempotencyKey {
+                owner,
+                space,
+                value,
+            };
+            note("key", &store.recall(&key).await);
+        }
     }
     let listed = DeliveryFilter {
         limit: 100,

@@ -8,7 +8,7 @@ use forge_store::Store;
 use forge_store::contract::judgement::{Strict, charge};
 use forge_store::contract::runs::{artifact, change, end, of_task, run as new_run};
 use forge_store::contract::sample::{
-    PROVIDER, accept, at, begin, event, failed, ok, raw, run, settlement, task,
+    PROVIDER, accept, at, begin, event, failed, ok, owner, raw, run, settlement, task,
 };
 use forge_store::contract::signals::{record, session, signal};
 use forge_store::destination::OpenBreaker;
@@ -71,6 +71,7 @@ async fn fill_dispatches(store: &dyn Store) {
     };
     let keyed = NewDispatch {
         key: IdempotencyKey {
+            owner: owner(1),
             space: KeySpace::Header,
             value: "key".to_owned(),
         },

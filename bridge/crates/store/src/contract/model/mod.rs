@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::contract::Subject;
 use crate::contract::judgement::charge;
 use crate::contract::sample::{
-    GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, raw, settlement, task,
+    GIVE_UP_AFTER, PROVIDER, at, callback, event, failed, ok, owner, raw, settlement, task,
 };
 use crate::destination::DueQuery;
 use crate::memory::Memory;
@@ -164,6 +164,7 @@ impl Pair {
                 self.dispatches.push(id);
                 self.deliveries.push(DeliveryId::of(id));
                 let host = format!("{}.example", now % 3);
+                let (n, owner) = (n / 2, owner(n % 2));
                 let new = || {
                     let task_id = format!("task-{n}");
                     let key = match header {
@@ -175,6 +176,7 @@ impl Pair {
                     NewDispatch {
                         id,
                         key: IdempotencyKey {
+                            owner,
                             space: key.0,
                             value: key.1,
                         },
@@ -451,11 +453,19 @@ impl Pair {
         self.look_at_runs().await;
         self.look_at_signals().await;
         for n in 0..3 {
-            both!(self, store => store.by_task(&format!("task-{n}"), 3)).unwrap();
-            for (space, value) in [(KeySpace::Task, "task"), (KeySpace::Header, "key")] {
-                let value = format!("{value}-{n}");
-                let key = IdempotencyKey { space, value };
-                both!(self, store => store.recall(&key)).unwrap();
+            let task_id = format!("task-{n}");
+            both!(self, store => store.by_task(&task_id, None, 3)).unwrap();
+            for owner in [owner(0), owner(1)] {
+                both!(self, store => store.by_task(&task_id, Some(owner), 3)).unwrap();
+                for (space, value) in [(KeySpace::Task, "task"), (KeySpace::Header, "key")] {
+                    let value = format!("{value}-{n}");
+                    let key = IdempotencyKey {
+                        owner,
+                        space,
+                        value,
+                    };
+                    both!(self, store => store.recall(&key)).unwrap();
+                }
             }
         }
     }

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use crate::Store;
 use crate::contract::runs::{artifact, change, of_task, run};
-use crate::contract::sample::{at, raw};
-use crate::record::{EventFilter, NewRun, RunChange, RunFilter, RunStatus};
+use crate::contract::sample::{at, owner, raw};
+use crate::record::{EventFilter, NewRun, RunChange, RunFilter, RunKey, RunStatus};
 use crate::roles::Runs as _;
 use forge_base::id::RunId;
 
@@ -35,7 +35,7 @@ pub(super) enum RunStep {
 }
 
 pub(super) fn run_step() -> impl Strategy<Value = RunStep> {
-    let open = (prop::option::of(0..3u8), 0..2u8);
+    let open = (prop::option::of(0..4u8), 0..2u8);
     let status = prop_oneof![
         6 => Just(RunStatus::Executing),
         1 => Just(RunStatus::Paused),
@@ -61,7 +61,10 @@ impl Pair {
         match step {
             RunStep::Open { key, body } => {
                 let new = NewRun {
-                    key: key.map(|key| key.to_string()),
+                    key: key.map(|key| RunKey {
+                        owner: owner(key % 2),
+                        value: (key / 2).to_string(),
+                    }),
                     fingerprint: [body; 32],
                     created_at: at(now),
                     ..run(None)
