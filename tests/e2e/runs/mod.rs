@@ -4,6 +4,7 @@
 mod agents;
 mod captain;
 mod conflicts;
+mod credentials;
 mod disk;
 mod greeting;
 mod hostile;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use super::*;
 
-/// Called with the first line and the body of each request before it is served; `false` closes the connection.
+/// Called with the head and the body of each request before it is served; `false` closes the connection.
 pub(super) type Before = dyn Fn(&str, &[u8]) -> bool + Send + Sync;
 
 /// Serves the repositories in a folder as servers of git do, hooks included. Returns their address.
@@ -52,7 +52,7 @@ fn answer(mut stream: TcpStream, root: &Path, before: &Before, is_new: bool) {
     };
     let mut body = vec![0; header("content-length").parse().unwrap_or(0)];
     reader.read_exact(&mut body).unwrap();
-    if !before(&head[0], &body) {
+    if !before(&head.join("\n"), &body) {
         return;
     }
     let words: Vec<&str> = head[0].split(' ').collect();

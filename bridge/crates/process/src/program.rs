@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -101,6 +102,28 @@ impl Launcher {
         program: &Program,
         purpose: Purpose<'_>,
     ) -> std::io::Result<(RunningProgram, ChildStdout, ChildStdin)> {
+        let (running, stdout, stdin) = self.spawn(program, purpose, Stdio::piped())?;
+        let stdin = stdin.expect("the streams were asked for as pipes");
+        Ok((running, stdout, stdin))
+    }
+
+    /// The same with an open file as its standard input.
+    pub fn start_with_input(
+        &self,
+        program: &Program,
+        purpose: Purpose<'_>,
+        input: File,
+    ) -> std::io::Result<(RunningProgram, ChildStdout)> {
+        let (running, stdout, _) = self.spawn(program, purpose, input.into())?;
+        Ok((running, stdout))
+    }
+
+    fn spawn(
+        &self,
+        program: &Program,
+        purpose: Purpose<'_>,
+        input: Stdio,
+    ) -> std::io::Result<(RunningProgram, ChildStdout, Option<ChildStdin>)> {
         let mut command = self.command(program);
         let settings = &*self.inner;
         let trace = purpose.traceparent;
@@ -117,7 +140,7 @@ impl Launcher {
             .envs(own.map(|(name, value)| (name, value.expose_secret())))
             .env(STORE_VARIABLE, &settings.store_id)
             .env(EXECUTION_VARIABLE, purpose.execution)
-            .stdin(Stdio::piped())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             // Own process group, so that signals from the bridge's terminal do not reach it.
@@ -132,7 +155,7 @@ impl Launcher {
             .and_then(|id| i32::try_from(id).ok())
             .and_then(Pid::from_raw);
         let pipe = "the streams were asked for as pipes";
-        let stdin = process.stdin.take().expect(pipe);
+        let stdin = process.stdin.take();
         let stdout = process.stdout.take().expect(pipe);
         let stderr = process.stderr.take().expect(pipe);
         let tail = Arc::default();

@@ -21,6 +21,7 @@ mod changes;
 mod checkout;
 mod claim;
 mod commit;
+mod confidential;
 mod conflict;
 mod decision;
 mod descent;

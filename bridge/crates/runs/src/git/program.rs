@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use forge_base::tasks::Tasks;
 use forge_process::program::{Launcher, LauncherSettings, Program, Purpose};
 
+use super::confidential::{self, TAKE_INPUT};
 use super::private::{GitDirs, STEPS};
 use super::settings::{SETTINGS, environment};
 use super::trash::Removals;
@@ -149,6 +150,7 @@ impl Git {
             settings: SETTINGS
                 .map(|(name, value)| (name.to_owned(), value.to_owned()))
                 .to_vec(),
+            confidential: Vec::new(),
             input: Input::Bytes(Vec::new()),
             script: None,
         }
@@ -165,6 +167,8 @@ pub(super) struct Step<'a> {
     script: Option<&'static str>,
     env: BTreeMap<String, SecretString>,
     settings: Vec<(String, String)>,
+    /// Settings that no other process may read.
+    confidential: Vec<(String, SecretString)>,
     input: Input,
 }
 
@@ -207,6 +211,12 @@ impl Step<'_> {
         self
     }
 
+    /// A setting that is neither in the environment nor in an argument. The step has no input.
+    pub(super) fn confidential(mut self, name: &str, value: SecretString) -> Self {
+        self.confidential.push((name.to_owned(), value));
+        self
+    }
+
     /// Leaves out a setting of all steps, so that the one of the repository is in effect.
     pub(super) fn without_setting(mut self, name: &str) -> Self {
         self.settings.retain(|(known, _)| known != name);
@@ -245,8 +255,13 @@ impl Step<'_> {
     pub(super) async fn run(mut self) -> Result<Output, Error> {
         let step = self.args[0].clone();
         let limit = self.git.timeout;
+        let confidential = match self.confidential.as_slice() {
+            [] => None,
+            settings => Some(confidential::file(settings)?),
+        };
         // In the environment, and not as arguments: those can be read by all users of the machine.
-        let settings = std::mem::take(&mut self.settings);
+        let mut settings = std::mem::take(&mut self.settings);
+        settings.extend(confidential.is_some().then(confidential::include));
         self = self.env("GIT_CONFIG_COUNT", settings.len().to_string());
         for (number, (name, value)) in settings.into_iter().enumerate() {
             self = self.env(&format!("GIT_CONFIG_KEY_{number}"), name);
@@ -263,21 +278,42 @@ impl Step<'_> {
             self = self.env("GIT_DIR", git_dir.path().to_string_lossy());
         }
         let (git, input) = (self.git, self.input);
-        let (command, before) = match self.script {
-            None => (git.program.clone(), vec![]),
-            Some(script) => (PathBuf::from("/bin/sh"), vec!["-c", script, "git"]),
+        let own = git.program.to_string_lossy().into_owned();
+        let script = match (self.script, &confidential) {
+            (None, None) => None,
+            (None, Some(_)) => Some((format!("{TAKE_INPUT}exec \"$0\" \"$@\""), own)),
+            (Some(script), None) => Some((script.to_owned(), "git".to_owned())),
+            (Some(script), Some(_)) => Some((format!("{TAKE_INPUT}{script}"), "git".to_owned())),
         };
-        let before = before.into_iter().map(str::to_owned);
+        let (command, before) = match script {
+            None => (git.program.clone(), vec![]),
+            Some((script, name)) => (
+                PathBuf::from("/bin/sh"),
+                vec!["-c".to_owned(), script, name],
+            ),
+        };
         let program = Program {
             command,
-            args: before.chain(self.args).collect(),
+            args: before.into_iter().chain(self.args).collect(),
             env: self.env,
         };
         let unusable = |error| Error::file(&git.program, error);
-        let started = git.launcher.start(&program, PURPOSE).map_err(unusable)?;
-        let (mut running, stdout, mut stdin) = started;
+        let started = match confidential {
+            None => git
+                .launcher
+                .start(&program, PURPOSE)
+                .map(|(running, stdout, stdin)| (running, stdout, Some(stdin))),
+            Some(file) => git
+                .launcher
+                .start_with_input(&program, PURPOSE, file)
+                .map(|(running, stdout)| (running, stdout, None)),
+        };
+        let (mut running, stdout, stdin) = started.map_err(unusable)?;
         // A git that fails does not read all; its exit code says so.
         let writing = async move {
+            let Some(mut stdin) = stdin else {
+                return Ok(());
+            };
             match input {
                 Input::Bytes(bytes) => drop(stdin.write_all(&bytes).await),
                 Input::Pieces(mut pieces) => {

@@ -84,10 +84,10 @@ impl Remotes {
                     let found = self.rules.guard().addresses(&url).await?;
                     call.pin(&url, &found);
                 }
-                call.settings.push(("http.proxy", proxy));
+                call.confidential.push(("http.proxy", proxy.into()));
                 if let Some(value) = authorization.filter(|_| forge_net::is_private(&url)) {
                     let header = format!("Authorization: {}", value.expose_secret());
-                    call.settings.push(("http.extraHeader", header));
+                    call.confidential.push(("http.extraHeader", header.into()));
                 }
                 call
             }
@@ -102,6 +102,8 @@ pub(super) struct Call {
     /// Hooks of the other side are run, on this machine.
     runs_hooks: bool,
     settings: Vec<(&'static str, String)>,
+    /// Settings with credentials.
+    confidential: Vec<(&'static str, SecretString)>,
 }
 
 impl Call {
@@ -111,6 +113,7 @@ impl Call {
             protocol,
             runs_hooks: false,
             settings: Vec::new(),
+            confidential: Vec::new(),
         }
     }
 
@@ -141,6 +144,9 @@ impl Call {
         for (name, value) in &self.settings {
             step = step.setting(name, value);
         }
+        for (name, value) in &self.confidential {
+            step = step.confidential(name, value.clone());
+        }
         step.arg(&self.address)
     }
 
@@ -168,9 +174,10 @@ mod tests {
     use forge_net::guard::Guard;
 
     fn settings(call: &Call) -> BTreeMap<&'static str, &str> {
-        call.settings
-            .iter()
-            .map(|(name, value)| (*name, value.as_str()))
+        let open = call.settings.iter();
+        let open = open.map(|(name, value)| (*name, value.as_str()));
+        let confidential = call.confidential.iter();
+        open.chain(confidential.map(|(name, value)| (*name, value.expose_secret())))
             .collect()
     }
 
