@@ -23,7 +23,7 @@ use super::{
 /// A file that every user can open, which shows that the attack works.
 const PUBLIC: &str = "/etc/passwd";
 
-/// Pids of the bridge and of the processes of its adapters.
+/// Pids of the bridge, of the processes of its adapters, and of the supervisors of these.
 fn bridge_and_hosts(home: &Home) -> Vec<String> {
     let data = format!("BRIDGE_DATA_DIR={}/data", home.dir.path().display());
     let tag = format!("HOME={}", home.dir.path().display());
@@ -37,7 +37,12 @@ fn bridge_and_hosts(home: &Home) -> Vec<String> {
                 .split(|byte| *byte == 0)
                 .any(|v| v == wanted.as_bytes())
         };
-        let is_host = words.split(|byte| *byte == 0).nth(1) == Some(b"adapter-host");
+        let words: Vec<_> = words.split(|byte| *byte == 0).collect();
+        let is_host = match words.get(1) {
+            Some(&b"exec") => words.contains(&&b"adapter-host"[..]),
+            Some(word) => *word == b"adapter-host",
+            None => false,
+        };
         (has(&data) || has(&tag) && is_host).then_some(pid)
     });
     pids.collect()
@@ -67,7 +72,11 @@ async fn assert_closed(bridge: &Process, attacker: &str, pids: &[String], files:
 
 async fn assert_memory_closed(home: &Home, bridge: &Process) {
     let pids = bridge_and_hosts(home);
-    assert_eq!(pids.len(), 4, "the bridge and three hosts: {pids:?}");
+    assert_eq!(
+        pids.len(),
+        7,
+        "the bridge and three supervised hosts: {pids:?}"
+    );
     for attacker in AGENTS.iter().chain([&LIBRARY_APART]) {
         assert_closed(bridge, attacker, &pids, &[]).await;
         // The supervisor has only what the program has.
@@ -131,7 +140,11 @@ async fn an_agent_of_another_user_can_open_nothing_of_the_bridge() {
     closed_folder(&dir.join("work/other"), None);
     let bridge = home.start();
     let pids = bridge_and_hosts(&home);
-    assert_eq!(pids.len(), 4, "the bridge and three hosts: {pids:?}");
+    assert_eq!(
+        pids.len(),
+        7,
+        "the bridge and three supervised hosts: {pids:?}"
+    );
 
     let names = ["secret.key", "data", "data/state", "work/other"];
     let mut files: Vec<String> = names

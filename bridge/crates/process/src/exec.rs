@@ -27,7 +27,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep_until, timeout};
 
 use super::reaper::{self, Executable};
-use super::{ORPHANS_EVERY, STORE_VARIABLE, depth, proc, user};
+use super::{ORPHANS_EVERY, STORE_VARIABLE, depth, proc, secrecy, user};
 
 /// Longest time that the rest of a process tree can survive SIGKILL (a process stuck in the kernel does) before the
 /// supervisor leaves it to the bridge's sweep.
@@ -36,6 +36,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// Runs the supervisor until its end. `args` are those after `exec`. Call this before any other thread or runtime
 /// exists.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
+    secrecy::close_supervisor();
     match parse(args).and_then(|order| start(&order)) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {

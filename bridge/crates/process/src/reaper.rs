@@ -33,12 +33,15 @@ pub(super) fn count(store: &str) -> usize {
         .count()
 }
 
-/// True for processes with the id of the store in their environment, and for adapter hosts, which close theirs and
-/// have it in their arguments.
+/// True for processes with the id of the store in their environment, and for supervisors and adapter hosts, which close
+/// theirs and have it in their arguments.
 fn belongs(pid: Pid, store: &str) -> bool {
     let arguments = proc::arguments(pid);
     proc::environ(pid).get(STORE_VARIABLE) == Some(store)
-        || is_command(&arguments, ADAPTER_HOST) && has_store(&arguments, store)
+        || [ADAPTER_HOST, SUPERVISOR]
+            .iter()
+            .any(|own| is_command(&arguments, own))
+            && has_store(&arguments, store)
 }
 
 fn has_store(arguments: &[String], store: &str) -> bool {

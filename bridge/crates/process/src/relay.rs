@@ -10,8 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::thread;
 
+use super::secrecy;
+
 /// Runs until the other end of the socket closes. `args` are those after `relay`.
 pub fn run(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    secrecy::close_supervisor();
     let (Some(path), None) = (args.next(), args.next()) else {
         tell("usage: forge-bridge relay <socket>");
         return ExitCode::from(2);
