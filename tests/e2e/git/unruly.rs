@@ -421,3 +421,54 @@ async fn a_file_of_another_user_with_several_names_is_not_read() {
     let error = checkout.commit(&message(), &[]).await.unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }), "{error}");
 }
+
+/// A program of another user can move a file of the bridge that it cannot read: only the folder of the file counts.
+#[tokio::test]
+async fn a_closed_file_of_another_user_is_not_read() {
+    let bed = Bed::new(Push::Never).await;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a folder to another user");
+        return;
+    }
+    let repository = bed.attach().await;
+    let checkout = bed.checkout(&repository, "one").await;
+    std::os::unix::fs::chown(checkout.folder(), Some(65534), None).unwrap();
+    write(checkout.folder(), "moved", "secret");
+    let closed = fs::Permissions::from_mode(0o600);
+    fs::set_permissions(checkout.folder().join("moved"), closed).unwrap();
+    let done = commit(&checkout).await;
+    assert_eq!((done.changed.len(), done.left_out.total), (0, 1));
+    assert_eq!(done.left_out.listed[0].path, "moved");
+}
+
+/// Files that the bridge adds to a checkout of another user belong to that user, and nothing else changes hands.
+#[tokio::test]
+async fn what_is_written_into_a_checkout_belongs_to_its_user() {
+    let bed = Bed::new(Push::Never).await;
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can give a folder to another user");
+        return;
+    }
+    let repository = bed.attach().await;
+    let first = bed.checkout(&repository, "one").await;
+    write(first.folder(), "deep/er/file", "x");
+    std::os::unix::fs::symlink("file", first.folder().join("deep/er/link")).unwrap();
+    let done = commit(&first).await;
+    let second = bed.checkout(&repository, "two").await;
+    std::os::unix::fs::chown(second.folder(), Some(65534), Some(65534)).unwrap();
+    second.write(repository.base(), &done.commit).await.unwrap();
+    for (path, expected) in [
+        ("deep", 65534),
+        ("deep/er", 65534),
+        ("deep/er/file", 65534),
+        ("deep/er/link", 65534),
+        ("shared.txt", 0),
+    ] {
+        let found = fs::symlink_metadata(second.folder().join(path)).unwrap();
+        assert_eq!(
+            std::os::unix::fs::MetadataExt::uid(&found),
+            expected,
+            "{path}"
+        );
+    }
+}

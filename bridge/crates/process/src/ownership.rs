@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RawMode, chownat, fstat, openat};
-use rustix::process::{Gid, Uid, geteuid};
+use rustix::process::{Gid, Uid};
 
 /// Depth down to which a folder is given. What is deeper was made by a program of the user, or stays as it is.
 const MAX_DEPTH: usize = 128;
@@ -18,13 +18,17 @@ pub struct UserId {
     pub gid: u32,
 }
 
-/// Gives a folder and what is in it to a user: entries that belong to this process or to the owner of the folder, who had
-/// it before. By descriptor and without a link, so that nothing outside changes hands whatever a program of the user does
-/// meanwhile; a file with several names stays as it is, since it can be a file of another user. Blocks.
+/// Gives a folder and what is in it to a user: entries that belong to the owner of the folder, who had it before. Does
+/// nothing if the user has it already: a program can have moved a file of another user into it, even one of this process.
+/// By descriptor and without a link, so that nothing outside changes hands whatever a program of the user does meanwhile; a
+/// file with several names stays as it is, since it can be a file of another user. Blocks.
 pub fn give(folder: &Path, to: UserId) -> io::Result<()> {
     let root = openat(CWD, folder, FOLDER, Mode::empty())?;
-    let before = [geteuid().as_raw(), fstat(&root)?.st_uid];
-    Giver { before, to }.give_below(&root, MAX_DEPTH)
+    let before = fstat(&root)?.st_uid;
+    match before == to.uid {
+        true => Ok(()),
+        false => Giver { before, to }.give_below(&root, MAX_DEPTH),
+    }
 }
 
 const FOLDER: OFlags = OFlags::DIRECTORY
@@ -34,7 +38,7 @@ const FOLDER: OFlags = OFlags::DIRECTORY
 const ENTRY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 struct Giver {
-    before: [u32; 2],
+    before: u32,
     to: UserId,
 }
 
@@ -64,7 +68,7 @@ impl Giver {
     fn give_one(&self, entry: &impl AsFd) -> io::Result<()> {
         let stat = fstat(entry)?;
         let is_alone = is_folder(stat.st_mode) || stat.st_nlink == 1;
-        if is_alone && stat.st_uid != self.to.uid && self.before.contains(&stat.st_uid) {
+        if is_alone && stat.st_uid == self.before {
             let (uid, gid) = (Uid::from_raw(self.to.uid), Gid::from_raw(self.to.gid));
             chownat(entry, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
         }
@@ -100,7 +104,9 @@ pub fn first_closed(path: &Path, user: UserId) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    use rustix::process::geteuid;
 
     use super::*;
 
@@ -145,7 +151,7 @@ mod tests {
         fs::hard_link(outside.join("linked"), folder.join("linked")).unwrap();
         symlink(outside.join("file"), folder.join("link")).unwrap();
         symlink(&outside, folder.join("way-out")).unwrap();
-        std::os::unix::fs::chown(folder.join("foreign"), Some(1), Some(1)).unwrap();
+        chown(folder.join("foreign"), Some(1), Some(1)).unwrap();
         give(&folder, OTHER).unwrap();
         let owner = |path: &str| fs::symlink_metadata(home.path().join(path)).unwrap().uid();
         for (path, expected) in [
@@ -161,5 +167,24 @@ mod tests {
         ] {
             assert_eq!(owner(path), expected, "{path}");
         }
+    }
+
+    /// As an agent leaves a file that it could move, and not open.
+    #[test]
+    fn an_own_file_in_a_folder_of_the_user_is_not_given() {
+        if !geteuid().is_root() {
+            println!("skipped: only root can give files away");
+            return;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let moved = home.path().join("moved");
+        fs::write(&moved, "").unwrap();
+        let owner = || moved.metadata().unwrap().uid();
+        chown(home.path(), Some(OTHER.uid), Some(OTHER.gid)).unwrap();
+        give(home.path(), OTHER).unwrap();
+        assert_eq!(owner(), 0);
+        let next = UserId { uid: 1, gid: 1 };
+        give(home.path(), next).unwrap();
+        assert_eq!((home.path().metadata().unwrap().uid(), owner()), (1, 0));
     }
 }

@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, fstat, mkdirat, openat, readlinkat, statat, symlinkat,
-    unlinkat,
+    AtFlags, FileType, Mode, OFlags, chownat, fchown, fstat, mkdirat, openat, readlinkat, statat,
+    symlinkat, unlinkat,
 };
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid, geteuid};
 
 use super::Error;
 use super::walk::check_time;
@@ -42,8 +43,8 @@ pub(super) const CHANGED: &str = "it changed while it was read";
 /// Open folder of an agent.
 pub(super) struct Tree {
     root: OwnedFd,
-    /// User that the agent works as: the owner of the folder, which is given to it before it begins.
-    agent_uid: u32,
+    /// User that the agent works as, and its group: those of the folder, which is given to it before it begins.
+    agent: (Uid, Gid),
 }
 
 /// Entry as git would store it.
@@ -57,8 +58,9 @@ pub(super) enum Entry {
 
 impl Tree {
     pub(super) fn new(root: OwnedFd) -> io::Result<Self> {
-        let agent_uid = fstat(&root)?.st_uid;
-        Ok(Self { root, agent_uid })
+        let stat = fstat(&root)?;
+        let agent = (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid));
+        Ok(Self { root, agent })
     }
 
     /// Opens a folder that is no link.
@@ -111,10 +113,16 @@ impl Tree {
             Err(error) => return Err(error.into()),
         };
         let stat = fstat(&opened)?;
+        let is_foreign = Uid::from_raw(stat.st_uid) != self.agent.0;
+        let is_closed = !Mode::from_raw_mode(stat.st_mode).contains(Mode::ROTH);
         Ok(match FileType::from_raw_mode(stat.st_mode) {
             // Its other name can be in a folder that the agent must not read.
-            FileType::RegularFile if stat.st_nlink > 1 && stat.st_uid != self.agent_uid => {
+            FileType::RegularFile if stat.st_nlink > 1 && is_foreign => {
                 Entry::Refused("it has several names (hard links) and belongs to another user")
+            }
+            // The agent can have moved it here.
+            FileType::RegularFile if is_foreign && is_closed => {
+                Entry::Refused("it belongs to another user, and the agent cannot read it")
             }
             FileType::RegularFile => {
                 let size = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
@@ -134,14 +142,38 @@ impl Tree {
         let (above, name) = split(path)?;
         let above = self.make_folder(above)?;
         if mode == LINK {
-            return Ok(symlinkat(OsStr::from_bytes(content), above, name)?);
+            symlinkat(OsStr::from_bytes(content), &above, name)?;
+            return Ok(self.give_link(&above, name)?);
         }
         let rights = match mode {
             EXECUTABLE => Mode::from_raw_mode(0o755),
             _ => Mode::from_raw_mode(0o644),
         };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | FILE;
-        File::from(openat(above, name, flags, rights)?).write_all(content)
+        let file = openat(above, name, flags, rights)?;
+        self.give(&file)?;
+        File::from(file).write_all(content)
+    }
+
+    /// Gives what was made here to the agent, if that has another user.
+    fn give(&self, made: &OwnedFd) -> rustix::io::Result<()> {
+        let (uid, gid) = self.agent;
+        match uid == geteuid() {
+            true => Ok(()),
+            false => fchown(made, Some(uid), Some(gid)),
+        }
+    }
+
+    fn give_link(&self, above: &OwnedFd, name: &OsStr) -> rustix::io::Result<()> {
+        let (uid, gid) = self.agent;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let link = openat(above, name, flags, Mode::empty())?;
+        // The agent can have put something else there.
+        let is_link = FileType::from_raw_mode(fstat(&link)?.st_mode) == FileType::Symlink;
+        match is_link && uid != geteuid() {
+            true => chownat(&link, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH),
+            false => Ok(()),
+        }
     }
 
     /// Removes the entry at a path, and the folders above it that are empty then. A folder at the path stays.
@@ -186,11 +218,15 @@ impl Tree {
             if kind.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Directory) {
                 unlinkat(&folder, name, AtFlags::empty())?;
             }
-            match mkdirat(&folder, name, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
+            let is_made = match mkdirat(&folder, name, Mode::from_raw_mode(0o755)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
                 Err(error) => return Err(error),
-            }
+            };
             folder = openat(&folder, name, READ_FOLDER, Mode::empty())?;
+            if is_made {
+                self.give(&folder)?;
+            }
         }
         Ok(folder)
     }
