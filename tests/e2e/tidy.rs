@@ -62,6 +62,126 @@ const OPEN_FILES: &[&str] = &[
     "bridge/crates/store-sqlite/src/maintenance.rs",
 ];
 
+/// Functions that look a path up again, in code that works where agents can write: what they change or list can be
+/// something else by then. `fchown`, `File::set_permissions`, `rustix::fs::Dir` and `forge_adapter_api::folder` take
+/// descriptors.
+const BY_PATH: [&str; 6] = [
+    "chown",
+    "lchown",
+    "read_dir",
+    "remove_dir_all",
+    "rename",
+    "set_permissions",
+];
+const WHERE_AGENTS_WRITE: [&str; 6] = [
+    "adapter-api/src/",
+    "adapters/",
+    "bridge/crates/dispatch/src/",
+    "bridge/crates/plugin-host/src/",
+    "bridge/crates/process/src/",
+    "bridge/crates/runs/src/",
+];
+/// Files that may use them, and the reason.
+const BY_PATH_IN: [(&str, &str); 19] = [
+    ("adapter-api/src/child/memory.rs", "reads /proc"),
+    (
+        "adapter-api/src/folder/temporary.rs",
+        "in a folder that agents cannot write",
+    ),
+    (
+        "adapters/acp-client/src/tool_server.rs",
+        "before the folder is given",
+    ),
+    ("adapters/echo/src/conflict.rs", "is the agent itself"),
+    (
+        "adapters/echo/src/suspended.rs",
+        "in the folder of the adapter",
+    ),
+    ("adapters/hermes-agent/src/profiles.rs", "lists names only"),
+    (
+        "bridge/crates/plugin-host/src/boundary/staging.rs",
+        "in a folder of the bridge",
+    ),
+    (
+        "bridge/crates/plugin-host/src/boundary/trust.rs",
+        "in a folder of the bridge",
+    ),
+    (
+        "bridge/crates/plugin-host/src/registry/pause.rs",
+        "in a folder of the bridge",
+    ),
+    (
+        "bridge/crates/plugin-host/src/registry/resolve.rs",
+        "lists folders of libraries",
+    ),
+    (
+        "bridge/crates/plugin-host/src/registry/spec.rs",
+        "in a folder of the bridge",
+    ),
+    ("bridge/crates/process/src/proc.rs", "reads /proc"),
+    (
+        "bridge/crates/runs/src/git/checkout.rs",
+        "before the checkout is given",
+    ),
+    (
+        "bridge/crates/runs/src/git/lock.rs",
+        "in the repository of the bridge",
+    ),
+    ("bridge/crates/runs/src/git/made.rs", "beside the checkout"),
+    (
+        "bridge/crates/runs/src/git/program.rs",
+        "folders above the checkouts",
+    ),
+    (
+        "bridge/crates/runs/src/git/repository.rs",
+        "in the repository of the bridge",
+    ),
+    (
+        "bridge/crates/runs/src/git/shared.rs",
+        "before agents can see the objects",
+    ),
+    (
+        "bridge/crates/runs/src/git/trash.rs",
+        "folders above the checkouts",
+    ),
+];
+/// Counts blocks of checkouts, whose paths can lead elsewhere meanwhile; it opens and changes nothing.
+const COUNTS: &str = "bridge/crates/runs/src/git/space.rs";
+
+/// The first use of such a function, outside of tests.
+fn by_path(path: &str, text: &str) -> Option<(usize, &'static str)> {
+    let is_test = path.contains("/tests") || path.ends_with("/fuzzing.rs");
+    let is_allowed = path == COUNTS || BY_PATH_IN.iter().any(|(file, _)| *file == path);
+    if is_test
+        || is_allowed
+        || !WHERE_AGENTS_WRITE
+            .iter()
+            .any(|above| path.starts_with(above))
+    {
+        return None;
+    }
+    let lines = (1..).zip(text.lines());
+    let lines = lines.take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    lines
+        .filter(|(_, line)| !line.contains("serde("))
+        .find_map(|(number, line)| {
+            let found = BY_PATH.into_iter().find(|name| calls(code(line), name));
+            found.map(|name| (number, name))
+        })
+}
+
+/// True if the line has the function by its name; a method of that name has a descriptor, but for `Path::read_dir`.
+fn calls(line: &str, name: &str) -> bool {
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    line.match_indices(name).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        let after = line[at + name.len()..].chars().next();
+        let is_whole = !before.is_some_and(is_word) && !after.is_some_and(is_word);
+        let is_used = after == Some('(') || before == Some(':') || line.starts_with("use ");
+        is_whole && is_used && (before != Some('.') || name == "read_dir")
+    })
+}
+
 #[test]
 fn sources_keep_the_conventions() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -145,6 +265,11 @@ fn check(path: &str, text: &str) -> Vec<String> {
             }
         }
     }
+    if let Some((number, name)) = by_path(path, text) {
+        refuse(format!(
+            "line {number}: {name} takes a path where agents can write; use a descriptor, or give a reason in BY_PATH_IN"
+        ));
+    }
     for (word, below, places) in ONLY_IN {
         let outside = path.starts_with(below) && !places.contains(&path);
         if outside
@@ -224,6 +349,21 @@ fn each_rule_can_fail() {
             "dispatch must not occur",
         ),
         (
+            "adapters/a/src/lib.rs",
+            "//! a\nfn a() { std::fs::remove_dir_all(a); }",
+            "line 2: remove_dir_all takes a path",
+        ),
+        (
+            "bridge/crates/runs/src/a.rs",
+            "//! a\nuse std::os::unix::fs::{chown, symlink};",
+            "line 2: chown takes a path",
+        ),
+        (
+            "adapter-api/src/a.rs",
+            "//! a\nfn a() { folder.read_dir() }",
+            "line 2: read_dir takes a path",
+        ),
+        (
             "bridge/src/cli/a.rs",
             "//! a\nuse std::io::stdout;",
             "stdout may occur only in",
@@ -248,6 +388,10 @@ fn allowed_sources_pass() {
         (
             "bridge/crates/store-sqlite/src/engine/wal.rs",
             "//! a\nuse std::fs::File;",
+        ),
+        (
+            "adapters/a/src/lib.rs",
+            "//! a\nfn a() { fchown(a); file.set_permissions(a); }\n#[cfg(test)]\nfn b() { fs::rename(a, b); }",
         ),
         (
             "bridge/src/a.rs",
