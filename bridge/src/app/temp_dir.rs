@@ -43,7 +43,7 @@ pub(super) fn open(config: &Config, users: &ProgramUsers) -> anyhow::Result<Opti
         )
     })?;
     let checked = check(&path, users).context("process.folder")?;
-    if let Some(own) = checked.filter(|checked| is_own(checked)) {
+    if let Some(own) = checked.filter(is_own) {
         let set = own.file.set_permissions(Permissions::from_mode(PASS_ONLY));
         set.with_context(|| format!("process.folder: cannot set the mode of {}", path.display()))?;
     }
