@@ -82,7 +82,7 @@ const WHERE_AGENTS_WRITE: [&str; 6] = [
     "bridge/crates/runs/src/",
 ];
 /// Files that may use them, and the reason.
-const BY_PATH_IN: [(&str, &str); 19] = [
+const BY_PATH_IN: [(&str, &str); 20] = [
     ("adapter-api/src/child/memory.rs", "reads /proc"),
     (
         "adapter-api/src/folder/temporary.rs",
@@ -128,6 +128,10 @@ const BY_PATH_IN: [(&str, &str); 19] = [
         "in the repository of the bridge",
     ),
     ("bridge/crates/runs/src/git/made.rs", "beside the checkout"),
+    (
+        "bridge/crates/runs/src/git/private.rs",
+        "in a folder of the bridge",
+    ),
     (
         "bridge/crates/runs/src/git/program.rs",
         "folders above the checkouts",

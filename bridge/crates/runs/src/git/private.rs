@@ -162,7 +162,7 @@ mod tests {
 
     type Change = (&'static str, fn(&Path) -> io::Result<()>);
 
-    /// What an agent of the same user can do to a directory that is kept.
+    /// Changes that an agent of the same user can make to a directory that is kept.
     const CHANGES: [Change; 7] = [
         ("settings", |own| {
             fs::write(own.join("config"), "[core]\n\tfsmonitor = x\n")
