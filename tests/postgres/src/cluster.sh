@@ -17,6 +17,8 @@ end() {
   pid=$(head -n 1 "$folder/data/postmaster.pid" 2>/dev/null) || true
   if [ -n "$pid" ]; then
     kill -QUIT "$pid" 2>/dev/null || true
+    # It can be frozen.
+    kill -CONT "$pid" 2>/dev/null || true
     while kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
   fi
   rm -rf "$folder"

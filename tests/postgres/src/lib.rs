@@ -73,9 +73,52 @@ impl Cluster {
     /// Stops the server as if its machine had failed, and promotes a standby with the same data in its place. Blocks.
     pub fn fail_over(&self) {
         self.stop();
+        self.promote();
+    }
+
+    fn promote(&self) {
         std::fs::write(self.folder.join("data/standby.signal"), "").unwrap();
         self.restart();
         self.control("promote");
+    }
+
+    /// Freezes the server, or lets it continue: connections stay, new ones are taken by the kernel, and nothing answers.
+    pub fn set_frozen(&self, is_frozen: bool) {
+        const FREEZE: &str = r#"
+            read -r postmaster <"$1/data/postmaster.pid"
+            kill "$2" "$postmaster" $(cat "/proc/$postmaster/task/$postmaster/children")
+        "#;
+        let signal = if is_frozen { "-STOP" } else { "-CONT" };
+        let done = Command::new("sh")
+            .args(["-c", FREEZE, "sh"])
+            .arg(&self.folder)
+            .arg(signal)
+            .status();
+        assert!(done.unwrap().success());
+    }
+
+    /// Keeps the data as they are now, for `fail_over_to_kept`. The server is stopped for it. Blocks.
+    pub fn keep(&self) {
+        self.stop();
+        self.copy("data", "kept");
+        self.restart();
+    }
+
+    /// As `fail_over`, to a standby that has received nothing since `keep`. Blocks.
+    pub fn fail_over_to_kept(&self) {
+        self.stop();
+        self.copy("kept", "data");
+        self.promote();
+    }
+
+    fn copy(&self, from: &str, to: &str) {
+        let script = r#"rm -rf "$1/$3" && cp -a "$1/$2" "$1/$3""#;
+        let done = Command::new("sh")
+            .args(["-c", script, "sh"])
+            .arg(&self.folder)
+            .args([from, to])
+            .status();
+        assert!(done.unwrap().success());
     }
 
     /// Shell command that does the same as `restart`.

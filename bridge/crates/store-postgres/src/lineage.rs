@@ -2,14 +2,17 @@
 //! database works nowhere else until it is adopted, so that two stores of one name never do the same work. After a
 //! fail-over, commits of the former server can be lost: positions jump, so that none is given twice.
 
+use std::time::Duration;
+
 use forge_base::event::LogName;
 use forge_store::Error;
 
 use crate::Postgres;
-use crate::engine::link::{Life, Link, LinkError};
+use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
 use crate::open::{self, Holds, OpeningError, known_names};
 use crate::open_error::OpenError;
+use crate::published::Published;
 use crate::rows::statement::{Columns, Statement, params};
 
 /// Columns of `schema` with the place, and their values here. The name of the file that is written begins with the
@@ -30,7 +33,9 @@ pub(crate) const HERE: &str = place!(here);
 
 const LOOK: &str = concat!(
     "SELECT s.server = h.server, s.database = h.database, s.timeline, h.timeline,
-       (extract(epoch FROM pg_catalog.pg_postmaster_start_time()) * 1000000::numeric)::int8, s.database, s.store_id FROM schema s,
+       s.database, s.store_id,
+       greatest((SELECT last FROM event ORDER BY first DESC LIMIT 1),
+         (SELECT value FROM meta WHERE name = 'removed'), 0) FROM schema s,
        (SELECT ",
     place!(here),
     ") AS h (server, timeline, database)"
@@ -74,16 +79,14 @@ pub(crate) async fn look(
     let mut columns = Columns::of(row);
     let (is_server, is_database): (bool, bool) = (columns.next()?, columns.next()?);
     let known: i64 = columns.next()?;
-    link.life = Life {
-        timeline: columns.next()?,
-        started: columns.next()?,
-    };
+    let timeline: i64 = columns.next()?;
     let (was, found): (String, String) = (columns.next()?, columns.next()?);
+    link.log_end = columns.next()?;
     Ok(match (is_server, is_database) {
         (false, _) => Err(Elsewhere::Server { was }),
         (true, false) => Err(Elsewhere::Database { was }),
         (true, true) if store_id.is_some_and(|id| id != found) => Err(Elsewhere::Store),
-        (true, true) => Ok(link.life.timeline != known),
+        (true, true) => Ok(timeline != known),
     })
 }
 
@@ -108,9 +111,36 @@ pub(crate) async fn jump(link: &mut Link) -> Result<(), LinkError> {
     Ok(())
 }
 
-/// Connects again to the store of this name.
-pub(crate) async fn connect(target: &Target, store_id: &str) -> Result<Link, String> {
-    let mut link = Link::connect(target).await?;
+/// Connects again to a store. No message waits for longer than `limit`.
+pub(crate) async fn connect(
+    target: &Target,
+    published: &Published,
+    limit: Duration,
+) -> Result<Link, String> {
+    let known = published.totals().bounds.issued;
+    let link = connect_to(target, &published.identity.store_id, limit).await?;
+    if let Some(missing) = missing(known, link.log_end) {
+        tracing::error!("{missing}");
+    }
+    Ok(link)
+}
+
+/// Reason for which records are gone: a server that was promoted in the place of another one had not received them.
+fn missing(known: u64, found: u64) -> Option<String> {
+    let count = known.checked_sub(found).filter(|count| *count > 0)?;
+    Some(format!(
+        "the database ends at position {found} of the log, and this node knows of {known}: up to {count} events that were committed, \
+         and the changes with them, are missing"
+    ))
+}
+
+/// Connects to the store of this name.
+pub(crate) async fn connect_to(
+    target: &Target,
+    store_id: &str,
+    limit: Duration,
+) -> Result<Link, String> {
+    let mut link = Link::connect_within(target, limit).await?;
     let place = look(&mut link, Some(store_id)).await;
     match place.map_err(|error| error.to_string())? {
         Ok(false) => {}
@@ -150,5 +180,27 @@ impl Postgres {
         let adopted = link.send(&statements.each_ref()).await;
         adopted.map_err(|error| failed(error.into()))?;
         Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::missing;
+
+    #[test]
+    fn a_log_that_ends_before_a_known_position_is_reported() {
+        for (known, found, expected) in [
+            (7, 7, None),
+            (7, 9, None),
+            (9, 7, Some("up to 2 events")),
+            (9, 0, Some("ends at position 0")),
+        ] {
+            let message = missing(known, found);
+            let is_expected = match (&message, expected) {
+                (Some(message), Some(expected)) => message.contains(expected),
+                (message, expected) => message.is_none() && expected.is_none(),
+            };
+            assert!(is_expected, "{message:?}");
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::engine::Engine;
 use crate::engine::instant::Instant;
 use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
+use crate::engine::timeouts::OPEN_TIMEOUT;
 use crate::lineage;
 use crate::open_error::OpenError;
 use crate::published::{Identity, Published, Totals};
@@ -75,7 +76,7 @@ impl Postgres {
             jumped.map_err(|error| OpeningError::from(error).of(&database))?;
         }
         steps::take(&target, &mut link, STEPS, node).await?;
-        let keeping = lineage::connect(&target, &store_id).await;
+        let keeping = lineage::connect_to(&target, &store_id, OPEN_TIMEOUT).await;
         let keeping = keeping.map_err(|reason| OpenError::Connect {
             database: database.clone(),
             reason,

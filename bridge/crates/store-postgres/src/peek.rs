@@ -11,6 +11,7 @@ use forge_store::durability::Durability;
 use crate::Postgres;
 use crate::engine::link::Link;
 use crate::engine::target::Target;
+use crate::engine::timeouts::TABLE_TIMEOUT;
 use crate::lineage;
 use crate::open::{Names, OpeningError, SCHEMA, Server, connect, known_names};
 use crate::open_error::OpenError;
@@ -92,6 +93,7 @@ impl Peek {
         if !self.server.has_store() {
             return Ok(BTreeMap::new());
         }
+        self.link.set_limit(TABLE_TIMEOUT);
         let rows = self.rows(Statement::new(HEADS, Vec::new())).await?;
         let heads = rows.iter().map(|row| {
             let mut columns = Columns::of(row);

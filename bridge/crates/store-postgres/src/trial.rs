@@ -2,6 +2,7 @@
 
 use crate::engine::link::Link;
 use crate::engine::target::Target;
+use crate::engine::timeouts::DATABASE_TIMEOUT;
 use crate::open_error::OpenError;
 
 /// The same URL with another database.
@@ -32,7 +33,7 @@ impl Target {
 
     async fn run(&self, statement: &str) -> Result<(), OpenError> {
         let database = || self.name();
-        let link = Link::connect(self).await;
+        let link = Link::connect_within(self, DATABASE_TIMEOUT).await;
         let mut link = link.map_err(|reason| OpenError::Connect {
             database: database(),
             reason,

@@ -71,7 +71,7 @@ pub struct ProgressReport {
 
 impl ProgressReport {
     /// Time for which nothing has moved although there is something to do.
-    fn standstill(&self) -> Duration {
+    pub fn standstill(&self) -> Duration {
         let work = self.work.map_or(Duration::ZERO, |(_, age)| age);
         // A long queue that is worked off is slow, but no standstill.
         let oldest = self.oldest_change.unwrap_or_default();

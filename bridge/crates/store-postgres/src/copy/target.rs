@@ -7,6 +7,7 @@ use forge_store::copy::{Head, Row, Table, Tally};
 use super::{CopyError, values};
 use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
+use crate::engine::timeouts::TABLE_TIMEOUT;
 use crate::open::{self, Holds};
 use crate::open_error::OpenError;
 use crate::rows::statement::{Columns, Statement, array, params};
@@ -41,7 +42,8 @@ impl Filling {
     /// Creates the tables in an empty database, or continues.
     pub(crate) async fn begin(target: &Target, head: &Head) -> Result<Begun, CopyError> {
         let database = target.name();
-        let (link, server) = open::connect(target).await?;
+        let (mut link, server) = open::connect(target).await?;
+        link.set_limit(TABLE_TIMEOUT);
         let mut filling = Self {
             link,
             database: database.clone(),

@@ -1,34 +1,35 @@
 //! The connection of the writer. It is driven by the task that uses it: everything that the work sends before it waits
-//! goes out in one piece.
+//! goes out in one piece. *Invariant: no answer is waited for without a limit.*
 
 use std::error::Error as _;
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
+use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use tokio::time::timeout;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
-use super::target::Target;
+use super::probe::is_of_store;
 use super::tls::Stream;
 use crate::rows::statement::Statement;
 
 pub(crate) struct Link {
     client: Arc<Client>,
     connection: Connection<Socket, Stream>,
+    /// Longest wait for the answer to one message.
+    limit: Duration,
+    /// An answer is waited for, or its wait was given up.
+    is_waiting: bool,
     /// The server has warned since this was set to false.
     pub(crate) has_warned: bool,
-    /// Life of the server, once `lineage::look` has looked.
-    pub(crate) life: Life,
-}
-
-/// Identity of a server as long as it gives no number of a transaction a second time.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Life {
-    pub(crate) timeline: i64,
-    /// Start of the server, in microseconds since 1970.
-    pub(crate) started: i64,
+    /// Statements that the store has failed to carry out.
+    refused: Option<Vec<Statement<'static>>>,
+    /// Last position of the log, once `lineage::look` has looked.
+    pub(crate) log_end: u64,
 }
 
 /// Reason why statements were not all carried out.
@@ -44,11 +45,7 @@ pub(crate) enum LinkError {
 impl From<tokio_postgres::Error> for LinkError {
     fn from(error: tokio_postgres::Error) -> Self {
         let is_lost = match error.as_db_error() {
-            // A server that has become a standby stays one; the next connection looks for the primary.
-            Some(db) => {
-                db.parsed_severity() != Some(Severity::Error)
-                    || *db.code() == SqlState::READ_ONLY_SQL_TRANSACTION
-            }
+            Some(db) => db.parsed_severity() != Some(Severity::Error),
             None => error.is_closed(),
         };
         match is_lost {
@@ -58,15 +55,48 @@ impl From<tokio_postgres::Error> for LinkError {
     }
 }
 
+impl LinkError {
+    /// True if the store failed, and not one change.
+    pub(super) fn is_of_store(&self) -> bool {
+        matches!(self, Self::Statement(error) if error.code().is_some_and(is_of_store))
+    }
+
+    /// True if another connection can be one to a server that takes changes: one that has become a standby stays one.
+    pub(super) fn is_read_only(&self) -> bool {
+        matches!(self, Self::Statement(error) if error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION))
+    }
+}
+
 impl Link {
-    pub(crate) async fn connect(target: &Target) -> Result<Self, String> {
-        let (client, connection) = target.connect().await?;
-        Ok(Self {
+    pub(super) fn new(
+        client: Client,
+        connection: Connection<Socket, Stream>,
+        limit: Duration,
+    ) -> Self {
+        Self {
             client: Arc::new(client),
             connection,
+            limit,
+            is_waiting: false,
             has_warned: false,
-            life: Life::default(),
-        })
+            refused: None,
+            log_end: 0,
+        }
+    }
+
+    /// Sets the longest wait for the answer to one message, and returns the one before.
+    pub(crate) fn set_limit(&mut self, limit: Duration) -> Duration {
+        mem::replace(&mut self.limit, limit)
+    }
+
+    /// False after an answer was given up.
+    pub(super) fn is_usable(&self) -> bool {
+        !self.is_waiting
+    }
+
+    /// Parts for a caller that drives the connection apart.
+    pub(super) fn split(self) -> (Arc<Client>, Connection<Socket, Stream>) {
+        (self.client, self.connection)
     }
 
     /// Sends statements without waiting between them, and returns the rows of each. None is sent after one that cannot be
@@ -98,7 +128,19 @@ impl Link {
                 false => Poll::Pending,
             }
         });
-        Ok(self.drive(answered).await??)
+        let sent = self.drive(answered).await?;
+        if let Err(error) = &sent
+            && error.code().is_some_and(is_of_store)
+        {
+            let copies = statements.iter().map(|statement| statement.to_static());
+            self.refused = Some(copies.collect());
+        }
+        Ok(sent?)
+    }
+
+    /// Takes the statements that the store has failed to carry out last.
+    pub(super) fn take_refused(&mut self) -> Option<Vec<Statement<'static>>> {
+        self.refused.take()
     }
 
     /// Carries out a script in one message.
@@ -109,37 +151,56 @@ impl Link {
 
     /// Returns after the connection has ended.
     pub(crate) async fn ended(&mut self) -> LinkError {
-        match self.drive(pending()).await {
-            Ok(never) => never,
-            Err(error) => error,
-        }
+        poll_fn(|cx| self.poll_connection(cx)).await
     }
 
+    /// Drives the connection until `work` is done, up to the limit. After an answer that was not waited for, it is not
+    /// used again: what comes next would be that answer.
     async fn drive<T>(&mut self, work: impl Future<Output = T>) -> Result<T, LinkError> {
+        if mem::replace(&mut self.is_waiting, true) {
+            return Err(LinkError::Lost("an answer was given up".to_owned()));
+        }
+        let limit = self.limit;
         let mut work = pin!(work);
-        poll_fn(|cx| {
+        let driven = poll_fn(|cx| {
             loop {
                 // The work first, so that the connection finds all that it sends.
                 if let Poll::Ready(done) = work.as_mut().poll(cx) {
                     return Poll::Ready(Ok(done));
                 }
-                match self.connection.poll_message(cx) {
-                    Poll::Ready(Some(Ok(AsyncMessage::Notice(notice)))) => {
-                        self.has_warned |= notice.parsed_severity() == Some(Severity::Warning);
-                        tracing::debug!(notice = notice.message(), "notice of the database");
-                    }
-                    Poll::Ready(Some(Ok(_))) => {}
-                    Poll::Ready(Some(Err(error))) => {
-                        return Poll::Ready(Err(LinkError::Lost(explain(&error))));
-                    }
-                    Poll::Ready(None) => {
-                        return Poll::Ready(Err(LinkError::Lost("it was closed".to_owned())));
-                    }
+                match self.poll_message(cx) {
+                    Poll::Ready(Ok(())) => {}
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                     Poll::Pending => return Poll::Pending,
                 }
             }
-        })
-        .await
+        });
+        let late = |_| LinkError::Lost(format!("no answer within {limit:?}"));
+        let done = timeout(limit, driven).await.map_err(late)??;
+        self.is_waiting = false;
+        Ok(done)
+    }
+
+    fn poll_connection(&mut self, cx: &mut Context<'_>) -> Poll<LinkError> {
+        loop {
+            if let Err(error) = ready!(self.poll_message(cx)) {
+                return Poll::Ready(error);
+            }
+        }
+    }
+
+    fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
+        let lost = |reason| Poll::Ready(Err(LinkError::Lost(reason)));
+        match ready!(self.connection.poll_message(cx)) {
+            Some(Ok(AsyncMessage::Notice(notice))) => {
+                self.has_warned |= notice.parsed_severity() == Some(Severity::Warning);
+                tracing::debug!(notice = notice.message(), "notice of the database");
+                Poll::Ready(Ok(()))
+            }
+            Some(Ok(_)) => Poll::Ready(Ok(())),
+            Some(Err(error)) => lost(explain(&error)),
+            None => lost("it was closed".to_owned()),
+        }
     }
 }
 

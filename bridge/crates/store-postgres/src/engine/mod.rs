@@ -3,15 +3,20 @@
 //! transaction has committed, and one that was refused is not in the database.*
 
 mod change;
+mod connect;
 mod counter;
+mod doubt;
 pub(crate) mod instant;
 mod keeper;
 pub(crate) mod link;
 mod outcome;
+mod probe;
 mod queue;
-mod readers;
+pub(crate) mod readers;
 pub(crate) mod target;
+pub(crate) mod timeouts;
 mod tls;
+mod url;
 mod vitals;
 mod writer;
 
@@ -30,12 +35,14 @@ use forge_store::progress::{StoreHealth, WriteProgress};
 use forge_store::{Config, Error, Result};
 
 pub(crate) use change::Decide;
+use doubt::Slots;
 use instant::Instant;
 use keeper::Keeper;
 use link::Link;
 use queue::WriteQueue;
 use readers::Readers;
 use target::Target;
+use timeouts::{READ_TIMEOUT, poll_timeout, write_timeout};
 use writer::Writer;
 
 /// Handle to an open database. Dropping it writes the queued changes.
@@ -57,6 +64,9 @@ struct Shared {
     published: Arc<Published>,
     meters: Arc<Meters>,
     progress: Arc<WriteProgress>,
+    /// Begin of the batch or of the connecting under way; none while the writer is connected and waits.
+    busy_since: Mutex<Option<Instant>>,
+    slots: Slots,
     /// Before the last request that began or renewed the lease.
     renewed: Mutex<Instant>,
     /// Epoch under which a commit of unknown outcome can have started what this node does not run; 0: none.
@@ -69,24 +79,29 @@ impl Engine {
     pub(crate) fn start(
         config: &Config,
         target: Target,
-        [writing_link, keeping_link]: [Link; 2],
+        [mut writing_link, mut keeping_link]: [Link; 2],
         begun: Instant,
         published: &Arc<Published>,
     ) -> Self {
+        writing_link.set_limit(write_timeout(Some(config.lease)));
+        keeping_link.set_limit(poll_timeout(config.lease));
         let tasks = TaskTracker::new();
-        let readers = Readers::new(target.clone(), config.readers, tasks.clone());
+        let readers = Readers::new(target.clone(), config.readers, READ_TIMEOUT, tasks.clone());
         let progress = Arc::new(WriteProgress::new(config.stall));
         let shared = Arc::new(Shared {
             target,
             queue: WriteQueue::new(config.queue_bytes, Arc::clone(&progress)),
             progress,
+            busy_since: Mutex::default(),
+            slots: Slots::default(),
             published: Arc::clone(published),
             meters: Arc::default(),
             renewed: Mutex::new(begun),
             doubted_epoch: AtomicU64::new(0),
         });
         let writing = TaskTracker::new();
-        writing.spawn(Writer::new(Arc::clone(&shared), writing_link).run());
+        let writer = Writer::new(Arc::clone(&shared), writing_link, writing.clone());
+        writing.spawn(writer.run());
         let keeper = CancellationToken::new();
         let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), keeping_link);
         tasks.spawn(keeping.run(keeper.clone()));

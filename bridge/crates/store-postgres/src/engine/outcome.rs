@@ -1,15 +1,15 @@
 //! Outcome of a commit whose answer did not come, or came with a warning: the database is asked on a new connection.
-//! After a crash or a fail-over an event of the batch tells its transaction from another one of the same number. If the
-//! outcome stays unknown, the node gives its lease up, so that what the batch can have started is taken over.
+//! After a crash or a fail-over an event or a proof of the batch tells its transaction from another one of the same
+//! number. If the outcome stays unknown, the node gives its lease up, so that what the batch can have started is taken over.
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
 
-use super::link::{Life, Link, LinkError};
-use super::target::Target;
+use super::Shared;
+use super::link::{Link, LinkError};
 use crate::batch::Rows;
 use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
@@ -58,24 +58,47 @@ fn first_column(row: &Row) -> Result<u64> {
 }
 
 /// A transaction whose end is not known.
-pub(super) struct Sent<'a> {
+pub(super) struct Sent {
     pub(super) xid: u64,
-    /// Life of the server that it was sent to.
-    pub(super) life: Life,
-    pub(super) rows: &'a Rows,
+    pub(super) proof: Proof,
 }
 
-/// Asks until the transaction is no longer in progress. Returns the new connection besides.
-pub(super) async fn resolve(
-    target: &Target,
-    store_id: &str,
-    sent: &Sent<'_>,
-) -> (Outcome, Option<Link>) {
+/// Row that a batch writes if it has no event that proves its commit.
+#[derive(Clone, Debug)]
+pub(super) struct Proof {
+    pub(super) slot: usize,
+    name: String,
+    /// No other batch of the slot writes the same.
+    value: i64,
+}
+
+impl Proof {
+    /// Proof of a batch of this node.
+    pub(super) fn new(node: &str, slot: usize, value: i64) -> Self {
+        let name = format!("proof {slot} of {node}");
+        Self { slot, name, value }
+    }
+
+    pub(super) fn write(&self) -> Statement<'_> {
+        let sql = "INSERT INTO meta (name, value) VALUES ($1, $2)
+           ON CONFLICT (name) DO UPDATE SET value = excluded.value";
+        Statement::new(sql, params![self.name, self.value])
+    }
+
+    fn query(&self) -> Statement<'_> {
+        let sql = "SELECT value FROM meta WHERE name = $1 AND value = $2";
+        Statement::new(sql, params![self.name, self.value])
+    }
+}
+
+/// Asks until the transaction is no longer in progress.
+pub(super) async fn resolve(shared: &Shared, sent: &Sent, rows: &Rows) -> Outcome {
     let end = Instant::now() + LONGEST;
     let mut link = None;
-    while Instant::now() < end {
-        match ask(target, store_id, &mut link, sent).await {
-            Ok(Some(outcome)) => return (outcome, link),
+    // A question waits for all that is left, as a commit can for its standbys.
+    while let Ok(asked) = timeout_at(end, ask(shared, &mut link, sent, rows)).await {
+        match asked {
+            Ok(Some(outcome)) => return outcome,
             Ok(None) => {}
             Err(error) => {
                 tracing::warn!(%error, xid = sent.xid, "the outcome of a commit cannot be asked for");
@@ -84,21 +107,21 @@ pub(super) async fn resolve(
         }
         sleep(PAUSE).await;
     }
-    (Outcome::Unknown, None)
+    Outcome::Unknown
 }
 
 /// `None` while the transaction is in progress.
 async fn ask(
-    target: &Target,
-    store_id: &str,
+    shared: &Shared,
     link: &mut Option<Link>,
-    sent: &Sent<'_>,
+    sent: &Sent,
+    rows: &Rows,
 ) -> Result<Option<Outcome>, LinkError> {
-    let Sent { xid, rows, .. } = *sent;
+    let xid = sent.xid;
     let link = match link {
         Some(link) => link,
         None => {
-            let connected = lineage::connect(target, store_id).await;
+            let connected = lineage::connect(&shared.target, &shared.published, LONGEST).await;
             link.insert(connected.map_err(LinkError::Lost)?)
         }
     };
@@ -116,24 +139,25 @@ async fn ask(
     let status: Option<(Option<bool>, Option<bool>)> = status.map(|row| (row.get(0), row.get(1)));
     let has_event = rows.owned_event().is_some();
     match status {
-        // A server that has crashed, or failed over, can have given the number to another transaction, which has not
-        // written the same event.
-        Some((Some(true), _)) if link.life != sent.life && !has_event => {
-            return Ok(Some(Outcome::Unknown));
-        }
         Some((Some(true), _)) => {}
         Some((_, Some(true))) => return Ok(Some(Outcome::RolledBack)),
         Some((Some(false), Some(false))) => return Ok(None),
         _ => return Ok(Some(Outcome::Unknown)),
     }
+    // A server that has crashed, or failed over, can have given the number to another transaction, which has not written
+    // the same event or proof.
     let place = rows.place_query();
+    let proof = sent.proof.query();
     let confirm = Statement::new(CONFIRM, Vec::new());
-    let answers = link.send(&[&confirm, &place]).await?;
-    let row = answers.get(1).and_then(|rows| rows.first());
-    if has_event && row.is_none() {
+    let answers = link.send(&[&confirm, &place, &proof]).await?;
+    let [_, place, proof] = answers.as_slice() else {
+        return Ok(Some(Outcome::Unknown));
+    };
+    let proven = if has_event { place } else { proof };
+    if proven.is_empty() {
         return Ok(Some(Outcome::RolledBack));
     }
-    let base = row.map_or(Ok(0), first_column);
+    let base = place.first().map_or(Ok(0), first_column);
     match (link.has_warned, base) {
         (false, Ok(base)) => Ok(Some(Outcome::Committed { base })),
         _ => Ok(Some(Outcome::Unknown)),

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, sleep_until};
 
 use super::change::{Decide, QueuedChange};
+use super::doubt::Touched;
 use super::{CLOSED, closed, lock};
 use crate::batch::{Needs, Placed};
 use forge_store::Result;
@@ -37,6 +38,8 @@ struct State {
     failure: Option<String>,
     /// Reason why nothing may be written: this node has no lease.
     lapse: Option<String>,
+    /// Rows of batches whose outcome is not known. Changes of them wait.
+    in_doubt: Vec<Touched>,
     is_closing: bool,
 }
 
@@ -91,13 +94,12 @@ impl WriteQueue {
 
     /// Waits for the next batch. `None` if nothing waits and the store is to be closed.
     pub(crate) async fn next(&self) -> Option<Vec<QueuedChange>> {
-        self.progress.set_batch(None);
-        self.progress.set_waiting(lock(&self.state).oldest());
+        self.end_batch();
         loop {
             let due = {
                 let mut state = lock(&self.state);
                 match state.due() {
-                    None if state.is_closing => return None,
+                    None if state.is_closing && state.waiting.is_empty() => return None,
                     Some(due) if state.is_closing || due <= Instant::now() => {
                         self.progress.set_batch(state.oldest());
                         let batch = state.batch();
@@ -114,12 +116,31 @@ impl WriteQueue {
         }
     }
 
+    /// Publishes that no batch is under way.
+    pub(crate) fn end_batch(&self) {
+        self.progress.set_batch(None);
+        self.progress.set_waiting(lock(&self.state).oldest());
+    }
+
     /// Puts changes back, before all others.
     pub(crate) fn put_back(&self, changes: Vec<QueuedChange>) {
         let mut state = lock(&self.state);
         for change in changes.into_iter().rev() {
             state.waiting.push_front(change);
         }
+    }
+
+    /// Makes changes of these rows wait.
+    pub(crate) fn hold(&self, touched: Touched) {
+        lock(&self.state).in_doubt.push(touched);
+    }
+
+    /// Ends what `hold` began for this slot.
+    pub(crate) fn release(&self, slot: usize) {
+        let mut state = lock(&self.state);
+        state.in_doubt.retain(|touched| touched.slot != slot);
+        drop(state);
+        self.wake.notify_one();
     }
 
     /// Puts changes back, behind all others. Each goes alone.
@@ -192,18 +213,29 @@ impl State {
 
     /// Time of the next batch: at once if a change cannot wait. `None` if nothing waits.
     fn due(&self) -> Option<Instant> {
-        let first = self.waiting.front()?;
-        match self.waiting.iter().all(|change| change.needs().can_wait) {
+        let mut free = self.waiting.iter().filter(|change| !self.is_held(change));
+        let first = free.next()?;
+        match first.needs().can_wait && free.all(|change| change.needs().can_wait) {
             true => Some(first.arrived + SHARE_DELAY),
             false => Some(first.arrived),
         }
     }
 
-    /// Takes changes up to the bound, or to the first that must not share a transaction with an earlier one.
+    fn is_held(&self, change: &QueuedChange) -> bool {
+        let mut doubts = self.in_doubt.iter();
+        doubts.any(|touched| touched.holds_up(change.needs()))
+    }
+
+    /// Takes changes up to the bound, or to the first that must not share a transaction with an earlier one. Those that
+    /// wait for an outcome stay.
     fn batch(&mut self) -> Vec<QueuedChange> {
         let mut batch: Vec<QueuedChange> = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut held) = (0, Vec::new());
         while let Some(next) = self.waiting.front() {
+            if self.is_held(next) {
+                held.extend(self.waiting.pop_front());
+                continue;
+            }
             let is_apart = batch
                 .iter()
                 .any(|change| change.needs().excludes(next.needs()));
@@ -212,6 +244,9 @@ impl State {
             }
             bytes += next.bytes;
             batch.extend(self.waiting.pop_front());
+        }
+        for change in held.into_iter().rev() {
+            self.waiting.push_front(change);
         }
         batch
     }

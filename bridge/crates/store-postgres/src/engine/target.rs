@@ -1,25 +1,37 @@
 //! Address of the database: a URL, with the password apart if it is not part of it.
 
+use std::hash::{BuildHasher as _, Hash, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use percent_encoding::percent_decode_str;
-use tokio::time::timeout;
-use tokio_postgres::config::{Host, SslMode};
-use tokio_postgres::{Client, Config, Connection, Socket};
+use tokio::net::lookup_host;
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
 
-use super::link::explain;
-use super::tls::{Stream, Tls};
+use super::tls::Tls;
+use super::url::{Sessions, UrlSettings};
 
-/// Longest attempt to connect to one address, and longest time without an acknowledgement of what was sent, unless the
-/// URL says otherwise.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const SILENCE: Duration = Duration::from_secs(10);
+/// Longest attempt to connect to one address, with TLS and the start of the session; longest time without an
+/// acknowledgement of what was sent; and the same for a connection on which nothing is sent. The URL can say otherwise.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const USER_TIMEOUT: Duration = Duration::from_secs(10);
+const KEEPALIVES_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVES_INTERVAL: Duration = Duration::from_secs(3);
+const KEEPALIVES_COUNT: u32 = 3;
+/// Value of the driver if the URL has none.
+const UNSET_IDLE: Duration = Duration::from_secs(2 * 60 * 60);
+const DEFAULT_PORT: u16 = 5432;
 
 /// A database, and how it is connected to.
 #[derive(Clone)]
 pub struct Target {
     config: Config,
-    tls: Tls,
+    pub(super) tls: Tls,
+    pub(super) sessions: Sessions,
+    /// Place of the host that was connected to last, which is tried first.
+    last: Arc<AtomicUsize>,
 }
 
 /// Reason why a URL is no address. It does not repeat the URL, which can hold a password.
@@ -29,6 +41,8 @@ pub enum TargetError {
     Url(tokio_postgres::Error),
     #[error("the URL of the store names no database: postgres://user@host/database")]
     NoDatabase,
+    #[error("the URL of the store names {hosts} hosts, and another number of hostaddr or port")]
+    Hosts { hosts: usize },
     #[error("sslmode={0} is none of disable, prefer, require, verify-ca and verify-full")]
     Mode(String),
     #[error("{0} is given twice, with different values")]
@@ -37,105 +51,187 @@ pub enum TargetError {
         "sslmode={0} cannot be kept: a socket of this machine has no TLS; leave out sslmode, or name a host"
     )]
     Socket(String),
+    #[error("target_session_attrs={0} is none of any, read-write and primary")]
+    Sessions(String),
+    #[error(
+        "target_session_attrs={0} asks for servers that cannot be written, and a store is written; use read-write or primary"
+    )]
+    ReadOnly(String),
+    #[error("{name}={value} is no whole number")]
+    Number { name: &'static str, value: String },
     #[error("the certificates to verify the server with cannot be used: {0}")]
     Roots(String),
-}
-
-/// Settings of a URL that are ours, because the driver knows fewer.
-#[derive(Default)]
-struct TlsSettings<'a> {
-    mode: Option<&'a str>,
-    roots: Option<&'a str>,
-}
-
-impl<'a> TlsSettings<'a> {
-    /// Takes the settings out of a URL.
-    fn take(url: &'a str) -> Result<(Self, String), TargetError> {
-        let (mut own, mut kept) = (Self::default(), Vec::new());
-        let (base, query) = url.split_once('?').unwrap_or((url, ""));
-        for setting in query.split('&').filter(|setting| !setting.is_empty()) {
-            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            // The driver decodes names, too.
-            let name = percent_decode_str(name).decode_utf8_lossy();
-            let (known, name) = match &*name {
-                "sslmode" => (&mut own.mode, "sslmode"),
-                "sslrootcert" => (&mut own.roots, "sslrootcert"),
-                _ => {
-                    kept.push(setting);
-                    continue;
-                }
-            };
-            if known.replace(value).is_some_and(|before| before != value) {
-                return Err(TargetError::Twice(name));
-            }
-        }
-        Ok((own, format!("{base}?{}", kept.join("&"))))
-    }
-
-    /// Ours verifies all that it requires, and requires TLS unless it is told otherwise. A socket of this machine has
-    /// none.
-    fn mode(&self, is_local: bool) -> Result<SslMode, TargetError> {
-        match self.mode {
-            Some("disable") => Ok(SslMode::Disable),
-            None | Some("prefer") if is_local => Ok(SslMode::Disable),
-            Some("prefer") => Ok(SslMode::Prefer),
-            Some(mode @ ("require" | "verify-ca" | "verify-full")) if is_local => {
-                Err(TargetError::Socket(mode.to_owned()))
-            }
-            None | Some("require" | "verify-ca" | "verify-full") => Ok(SslMode::Require),
-            Some(other) => Err(TargetError::Mode(other.to_owned())),
-        }
-    }
 }
 
 impl Target {
     /// Reads `postgres://user@host:port,host:port/database?target_session_attrs=read-write`. The password is used if the
     /// URL has none. `sslrootcert` is the path of a PEM file with the authorities of the server, as it is written.
     pub fn new(url: &str, password: Option<&str>) -> Result<Self, TargetError> {
-        let (settings, url) = TlsSettings::take(url)?;
+        let (settings, url) = UrlSettings::take(url)?;
         let mut config: Config = url.parse().map_err(TargetError::Url)?;
         if config.get_dbname().is_none() {
             return Err(TargetError::NoDatabase);
+        }
+        let (hosts, addresses) = (config.get_hosts().len(), config.get_hostaddrs().len());
+        let (count, ports) = (hosts.max(addresses), config.get_ports().len());
+        if hosts.min(addresses) > 0 && hosts != addresses || ports > 1 && ports != count {
+            return Err(TargetError::Hosts { hosts: count });
         }
         if let (Some(password), None) = (password, config.get_password()) {
             config.password(password);
         }
         // The driver connects to `hostaddr` in place of the hosts.
-        let mut hosts = config.get_hosts().iter();
-        let is_local =
-            config.get_hostaddrs().is_empty() && hosts.all(|host| matches!(host, Host::Unix(_)));
-        config.ssl_mode(settings.mode(is_local)?);
+        let is_unix = |host: &Host| matches!(host, Host::Unix(_));
+        let is_local = addresses == 0 && config.get_hosts().iter().all(is_unix);
+        config.ssl_mode(settings.tls_mode(is_local)?);
         let timeout = config.get_connect_timeout().copied();
         config.connect_timeout(timeout.unwrap_or(CONNECT_TIMEOUT));
-        let silence = config.get_tcp_user_timeout().copied();
-        config.tcp_user_timeout(silence.unwrap_or(SILENCE));
+        config.tcp_user_timeout(settings.user_timeout()?.unwrap_or(USER_TIMEOUT));
+        if config.get_keepalives_idle() == UNSET_IDLE {
+            config.keepalives_idle(KEEPALIVES_IDLE);
+        }
+        let interval = config.get_keepalives_interval();
+        config.keepalives_interval(interval.unwrap_or(KEEPALIVES_INTERVAL));
+        let retries = config.get_keepalives_retries();
+        let count_of_url = settings.keepalives_count()?.or(retries);
+        config.keepalives_retries(count_of_url.unwrap_or(KEEPALIVES_COUNT));
         config.application_name("forge-bridge");
         let tls = match config.get_ssl_mode() {
             SslMode::Require => Tls::verified(settings.roots),
             _ => Tls::unverified(),
         };
-        let tls = tls.map_err(TargetError::Roots)?;
-        Ok(Self { config, tls })
+        Ok(Self {
+            sessions: settings.sessions(count)?,
+            tls: tls.map_err(TargetError::Roots)?,
+            config,
+            last: Arc::default(),
+        })
     }
 
     /// Hosts and database, for messages.
     pub fn name(&self) -> String {
-        let hosts = self.config.get_hosts().iter().map(|host| match host {
-            Host::Tcp(name) => name.clone(),
-            Host::Unix(path) => path.display().to_string(),
-        });
-        let hosts: Vec<_> = hosts.collect();
+        let count = self.host_count();
+        let hosts: Vec<_> = (0..count).map(|place| self.host_name(place)).collect();
         let database = self.config.get_dbname().unwrap_or_default();
         format!("{} of {}", database, hosts.join(","))
     }
 
-    /// Connects, or returns the reason why not.
-    pub(crate) async fn connect(&self) -> Result<(Client, Connection<Socket, Stream>), String> {
-        // A server that is stopped takes connections and does not answer.
-        let connected = timeout(SILENCE, self.config.connect(self.tls.clone())).await;
-        let connected = connected.map_err(|_| format!("no answer within {SILENCE:?}"))?;
-        connected.map_err(|error| explain(&error))
+    fn host_count(&self) -> usize {
+        let named = self.config.get_hosts().len();
+        named.max(self.config.get_hostaddrs().len())
     }
+
+    pub(super) fn host_name(&self, place: usize) -> String {
+        match (
+            self.config.get_hosts().get(place),
+            self.config.get_hostaddrs().get(place),
+        ) {
+            (Some(Host::Tcp(name)), _) => name.clone(),
+            (Some(Host::Unix(path)), _) => path.display().to_string(),
+            (None, Some(address)) => address.to_string(),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// Longest attempt to connect to one address.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        let timeout = self.config.get_connect_timeout().copied();
+        timeout.unwrap_or(CONNECT_TIMEOUT)
+    }
+
+    /// Places of the hosts in the order in which they are tried: that of the URL, after the one that answered last, or any.
+    pub(super) fn order(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.host_count()).collect();
+        let last = self.last.load(Ordering::Relaxed);
+        match self.is_random() {
+            true => shuffle(&mut order),
+            false => order.sort_by_key(|place| *place != last),
+        }
+        order
+    }
+
+    fn is_random(&self) -> bool {
+        self.config.get_load_balance_hosts() == LoadBalanceHosts::Random
+    }
+
+    pub(super) fn set_last(&self, place: usize) {
+        self.last.store(place, Ordering::Relaxed);
+    }
+
+    /// Settings for each address of a host, which has one or several.
+    pub(super) async fn addresses(&self, place: usize) -> Result<Vec<Config>, String> {
+        let config = &self.config;
+        let ports = config.get_ports();
+        let port = ports.get(place).or(ports.first()).copied();
+        let port = port.unwrap_or(DEFAULT_PORT);
+        match (
+            config.get_hosts().get(place),
+            config.get_hostaddrs().get(place),
+        ) {
+            (host, Some(address)) => Ok(vec![self.at(host, Some(*address), port)]),
+            (Some(Host::Tcp(name)), None) => {
+                let found = lookup_host((name.as_str(), port)).await;
+                let found = found.map_err(|error| error.to_string())?;
+                let mut found: Vec<_> = found.map(|found: SocketAddr| found.ip()).collect();
+                if self.is_random() {
+                    shuffle(&mut found);
+                }
+                let host = config.get_hosts().get(place);
+                let each = found.into_iter().map(|ip| self.at(host, Some(ip), port));
+                Ok(each.collect())
+            }
+            (host, None) => Ok(vec![self.at(host, None, port)]),
+        }
+    }
+
+    /// The same settings for one address.
+    fn at(&self, host: Option<&Host>, address: Option<IpAddr>, port: u16) -> Config {
+        let (from, mut one) = (&self.config, Config::new());
+        match host {
+            Some(Host::Tcp(name)) => one.host(name),
+            Some(Host::Unix(path)) => one.host_path(path),
+            None => &mut one,
+        };
+        if let Some(address) = address {
+            one.hostaddr(address);
+        }
+        if let Some(user) = from.get_user() {
+            one.user(user);
+        }
+        if let Some(password) = from.get_password() {
+            one.password(password);
+        }
+        if let Some(database) = from.get_dbname() {
+            one.dbname(database);
+        }
+        if let Some(options) = from.get_options() {
+            one.options(options);
+        }
+        if let Some(name) = from.get_application_name() {
+            one.application_name(name);
+        }
+        if let Some(silence) = from.get_tcp_user_timeout() {
+            one.tcp_user_timeout(*silence);
+        }
+        if let Some(interval) = from.get_keepalives_interval() {
+            one.keepalives_interval(interval);
+        }
+        if let Some(retries) = from.get_keepalives_retries() {
+            one.keepalives_retries(retries);
+        }
+        one.port(port)
+            .ssl_mode(from.get_ssl_mode())
+            .ssl_negotiation(from.get_ssl_negotiation())
+            .channel_binding(from.get_channel_binding())
+            .keepalives(from.get_keepalives())
+            .keepalives_idle(from.get_keepalives_idle());
+        one
+    }
+}
+
+fn shuffle<T: Hash>(all: &mut [T]) {
+    let random = RandomState::new();
+    all.sort_by_cached_key(|one| random.hash_one(one));
 }
 
 #[cfg(test)]

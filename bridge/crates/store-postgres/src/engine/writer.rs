@@ -3,16 +3,21 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use tokio_postgres::Row;
 use tokio_postgres::error::SqlState;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
 
 use super::change::QueuedChange;
+use super::doubt::{Doubt, LOST};
+use super::instant::Instant as BootInstant;
 use super::link::{Link, LinkError};
-use super::outcome::Outcome;
-use super::{Shared, TAKEN, outcome};
+use super::outcome::{self, Proof, Sent};
+use super::probe::Probe;
+use super::timeouts::write_timeout;
+use super::{Shared, TAKEN, lock};
 use crate::batch::{Needs, Placed, Rows, Stop, load};
 use crate::lineage;
 use crate::published::Published;
@@ -46,6 +51,20 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     /// None after it was lost.
     link: Option<Link>,
+    /// Changes are refused until it succeeds.
+    probe: Option<Probe>,
+    delays: RetryDelays,
+    /// Value of the last proof; the first one is random.
+    proof: i64,
+    /// Runs the questions for outcomes.
+    tasks: TaskTracker,
+}
+
+/// End of a batch that was sent.
+enum Written {
+    Placed(Placed),
+    /// The answer to its commit was lost.
+    InDoubt(Sent),
 }
 
 /// Time of the next attempt of a change that was rolled back alone.
@@ -61,8 +80,10 @@ enum Again {
 enum Failure {
     /// The transaction is rolled back.
     RolledBack { error: Error, again: Again },
-    /// Nothing can be written now.
+    /// Nothing can be written now, as the connection was lost.
     Unavailable(String),
+    /// The store has refused the batch, as it would others.
+    OfStore { reason: String, is_read_only: bool },
     /// The lease of this node has ended.
     Lapsed,
     /// Another process is this node.
@@ -72,6 +93,12 @@ enum Failure {
 impl From<LinkError> for Failure {
     fn from(error: LinkError) -> Self {
         let reason = error.to_string();
+        if error.is_of_store() {
+            return Self::OfStore {
+                reason: format!("the database refuses writes: {reason}"),
+                is_read_only: error.is_read_only(),
+            };
+        }
         match error {
             LinkError::Lost(_) => Self::Unavailable(reason),
             LinkError::Statement(error) => {
@@ -79,6 +106,7 @@ impl From<LinkError> for Failure {
                     SqlState::UNIQUE_VIOLATION,
                     SqlState::T_R_DEADLOCK_DETECTED,
                     SqlState::T_R_SERIALIZATION_FAILURE,
+                    SqlState::QUERY_CANCELED,
                 ];
                 let again = match error.code() {
                     Some(&SqlState::LOCK_NOT_AVAILABLE) => Again::AfterOthers,
@@ -104,31 +132,39 @@ impl From<Error> for Failure {
 }
 
 impl Writer {
-    pub(super) fn new(shared: Arc<Shared>, link: Link) -> Self {
-        let link = Some(link);
-        Self { shared, link }
+    pub(super) fn new(shared: Arc<Shared>, link: Link, tasks: TaskTracker) -> Self {
+        let (_, proof) = Uuid::now_v7().as_u64_pair();
+        Self {
+            shared,
+            link: Some(link),
+            probe: None,
+            delays: RetryDelays::default(),
+            proof: proof.cast_signed(),
+            tasks,
+        }
     }
 
     pub(super) async fn run(mut self) {
         let shared = Arc::clone(&self.shared);
-        let mut delays = RetryDelays::default();
         loop {
-            let Some(link) = &mut self.link else {
-                if let Err(reason) = self.reconnect().await {
+            let Some(link) = self.link.as_mut().filter(|_| self.probe.is_none()) else {
+                if let Err(reason) = self.recover().await {
                     shared.queue.set_unavailable(&reason);
+                    shared.queue.end_batch();
                     if shared.queue.is_closing() {
                         break;
                     }
-                    tokio::time::sleep(delays.next_delay()).await;
+                    tokio::time::sleep(self.delays.next_delay()).await;
                 } else {
                     shared.queue.set_available();
-                    delays = RetryDelays::default();
                 }
                 continue;
             };
+            *lock(&shared.busy_since) = None;
             tokio::select! {
                 batch = shared.queue.next() => match batch {
                     Some(batch) => {
+                        *lock(&shared.busy_since) = Some(BootInstant::now());
                         if !self.write(batch).await {
                             break;
                         }
@@ -138,16 +174,42 @@ impl Writer {
                 error = link.ended() => {
                     tracing::warn!(%error, "the store connects again");
                     self.link = None;
+                    *lock(&shared.busy_since) = Some(BootInstant::now());
                 }
             }
         }
     }
 
-    async fn reconnect(&mut self) -> Result<(), String> {
-        let _working = self.shared.progress.working(Work::Connect);
-        let store_id = &self.shared.published.identity.store_id;
-        self.link = Some(lineage::connect(&self.shared.target, store_id).await?);
-        Ok(())
+    /// Connects if there is no connection, and then repeats what the store has refused, if it did.
+    async fn recover(&mut self) -> Result<(), String> {
+        let shared = &self.shared;
+        let link = match &mut self.link {
+            Some(link) => link,
+            None => {
+                let _working = shared.progress.working(Work::Connect);
+                let limit = write_timeout(shared.published.node.lease);
+                let link = lineage::connect(&shared.target, &shared.published, limit).await?;
+                self.link.insert(link)
+            }
+        };
+        // Its answers are those of a store that fails, and not of a connection: the lease is kept.
+        *lock(&shared.busy_since) = None;
+        let Some(probe) = &self.probe else {
+            return Ok(());
+        };
+        let _working = shared.progress.working(Work::Statement);
+        match probe.run(link).await {
+            Ok(()) => {
+                self.probe = None;
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_read_only() || matches!(error, LinkError::Lost(_)) {
+                    self.link = None;
+                }
+                Err(format!("the database refuses writes: {error}"))
+            }
+        }
     }
 
     /// Writes and answers a batch, in halves if it is refused. False if the epoch of this node has ended.
@@ -156,7 +218,17 @@ impl Writer {
         while let Some((mut batch, tries)) = left.pop() {
             let begun = Instant::now();
             match self.commit(&mut batch).await {
-                Ok(placed) => {
+                Ok((Written::InDoubt(sent), rows)) => {
+                    // The others were not sent.
+                    let others = left.drain(..).rev().flat_map(|(batch, _)| batch);
+                    self.shared.queue.put_back(others.collect());
+                    let doubt = Doubt { batch, rows, sent };
+                    doubt.begin(&self.shared);
+                    self.tasks.spawn(doubt.settle(Arc::clone(&self.shared)));
+                    return true;
+                }
+                Ok((Written::Placed(placed), _)) => {
+                    self.delays = RetryDelays::default();
                     self.shared.progress.committed();
                     self.shared.meters.commits.time(begun.elapsed());
                     self.shared.meters.batches.number(batch.len() as u64);
@@ -188,9 +260,29 @@ impl Writer {
                     let refuse = |change: QueuedChange| change.answer(Err(error.clone()));
                     batch.into_iter().for_each(refuse);
                 }
-                Err(failure @ (Failure::Unavailable(_) | Failure::Lapsed | Failure::Taken)) => {
+                Err(
+                    failure @ (Failure::Unavailable(_)
+                    | Failure::OfStore { .. }
+                    | Failure::Lapsed
+                    | Failure::Taken),
+                ) => {
                     let (reason, is_over) = match &failure {
-                        Failure::Unavailable(reason) => (reason.as_str(), false),
+                        Failure::Unavailable(reason) => {
+                            self.link = None;
+                            (reason.as_str(), false)
+                        }
+                        Failure::OfStore {
+                            reason,
+                            is_read_only,
+                        } => {
+                            let refused = self.link.as_mut().and_then(Link::take_refused);
+                            self.probe = refused.map(Probe::of);
+                            if *is_read_only {
+                                self.link = None;
+                            }
+                            self.shared.queue.set_unavailable(reason);
+                            (reason.as_str(), false)
+                        }
                         Failure::Lapsed => (LAPSED, false),
                         Failure::Taken | Failure::RolledBack { .. } => (TAKEN, true),
                     };
@@ -210,9 +302,11 @@ impl Writer {
     }
 
     /// Writes a batch in one transaction. Changes that have to wait for the next one are put back.
-    async fn commit(&mut self, batch: &mut Vec<QueuedChange>) -> Result<Placed, Failure> {
-        let published = &self.shared.published;
-        let mut rows = Rows::new(published);
+    async fn commit(
+        &mut self,
+        batch: &mut Vec<QueuedChange>,
+    ) -> Result<(Written, Box<Rows>), Failure> {
+        let mut rows = Box::new(Rows::new(&self.shared.published));
         let written = self.decide_and_write(batch, &mut rows).await;
         if written.is_err() {
             rows.roll_back();
@@ -227,21 +321,26 @@ impl Writer {
         {
             self.link = None;
         }
-        let placed = written?;
-        self.shared.published.apply(&mut rows, placed);
-        Ok(placed)
+        let written = written?;
+        if let Written::Placed(placed) = written {
+            self.shared.published.apply(&mut rows, placed);
+        }
+        Ok((written, rows))
     }
 
     async fn decide_and_write(
         &mut self,
         batch: &mut Vec<QueuedChange>,
         rows: &mut Rows,
-    ) -> Result<Placed, Failure> {
-        let lost = || Failure::Unavailable("the connection to the database was lost".to_owned());
+    ) -> Result<Written, Failure> {
+        let lost = || Failure::Unavailable(LOST.to_owned());
+        let progress = Arc::clone(&self.shared.progress);
+        let asking = progress.working(Work::Outcome);
+        let slot = self.shared.slots.free().await;
+        drop(asking);
+        let working = progress.working(Work::Statement);
         let link = self.link.as_mut().ok_or_else(lost)?;
         link.has_warned = false;
-        let progress = &self.shared.progress;
-        let _working = progress.working(Work::Statement);
         let published = &self.shared.published;
         let needs: Vec<_> = batch.iter().map(QueuedChange::needs).collect();
         let (xid, mut answers) = begin(link, published, &needs, rows).await?;
@@ -251,50 +350,38 @@ impl Writer {
         let event_count = rows.event_count();
         let own = rows.row_statements();
         let log = rows.log_statements(&event_count);
-        let mut all: Vec<_> = own
-            .iter()
-            .chain(rows.further_statements())
-            .chain(&log)
-            .collect();
+        self.proof = self.proof.wrapping_add(1);
+        let proof = Proof::new(&rows.node, slot, self.proof);
+        let proof_statement = proof.write();
+        let mut all: Vec<_> = own.iter().chain(rows.further_statements()).collect();
+        if rows.owned_event().is_none() && !(all.is_empty() && log.is_empty()) {
+            all.push(&proof_statement);
+        }
+        all.extend(&log);
         let end = Statement::new(
             if all.is_empty() { "ROLLBACK" } else { "COMMIT" },
             Vec::new(),
         );
         all.push(&end);
         failpoint::point("database.commit.before");
-        let committing = progress.working(Work::Commit);
+        drop(working);
+        let working = progress.working(Work::Commit);
         let sent = link.send(&all).await;
-        drop(committing);
+        drop(working);
         failpoint::point("database.commit.after");
-        let base = match sent {
-            Ok(answers) if !link.has_warned => outcome::base(&answers, event_count)?,
-            Err(error @ LinkError::Statement(_)) => return Err(error.into()),
+        match sent {
+            Ok(answers) if !link.has_warned => {
+                let base = outcome::base(&answers, event_count)?;
+                Ok(Written::Placed(Placed { base }))
+            }
+            Err(error @ LinkError::Statement(_)) => Err(error.into()),
             // The server can have committed.
             Ok(_) | Err(LinkError::Lost(_)) => {
-                let life = link.life;
+                drop(proof_statement);
                 self.link = None;
-                let sent = outcome::Sent { xid, life, rows };
-                let store_id = &published.identity.store_id;
-                let asking = progress.working(Work::Outcome);
-                let (outcome, link) = outcome::resolve(&self.shared.target, store_id, &sent).await;
-                drop(asking);
-                self.link = link;
-                self.shared.meters.shared.lost_answers[outcome.place()].inc();
-                match outcome {
-                    Outcome::Committed { base } => base,
-                    Outcome::RolledBack => return Err(lost()),
-                    Outcome::Unknown => {
-                        if rows.owned_event().is_some() {
-                            let doubted = &self.shared.doubted_epoch;
-                            doubted.store(rows.epoch, Ordering::Release);
-                        }
-                        let reason = "the outcome of a commit is not known".to_owned();
-                        return Err(Failure::Unavailable(reason));
-                    }
-                }
+                Ok(Written::InDoubt(Sent { xid, proof }))
             }
-        };
-        Ok(Placed { base })
+        }
     }
 }
 

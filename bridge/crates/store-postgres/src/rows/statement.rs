@@ -26,18 +26,23 @@ impl<'a> Statement<'a> {
 
     /// Copies the parameters out of what they borrow.
     pub(crate) fn into_owned(self) -> Statement<'static> {
-        let owned = |(value, kind): Param<'_>| -> Param<'static> {
+        self.to_static()
+    }
+
+    /// A copy that borrows nothing.
+    pub(crate) fn to_static(&self) -> Statement<'static> {
+        let owned = |(value, kind): &Param<'_>| -> Param<'static> {
             let mut bytes = BytesMut::new();
-            let encoded = match value.to_sql_checked(&kind, &mut bytes) {
+            let encoded = match value.to_sql_checked(kind, &mut bytes) {
                 Ok(IsNull::No) => Ok(Some(bytes.to_vec())),
                 Ok(IsNull::Yes) => Ok(None),
                 Err(error) => Err(error.to_string()),
             };
-            (Box::new(Encoded(encoded)), kind)
+            (Box::new(Encoded(encoded)), kind.clone())
         };
         Statement {
-            sql: self.sql,
-            params: self.params.into_iter().map(owned).collect(),
+            sql: self.sql.clone(),
+            params: self.params.iter().map(owned).collect(),
         }
     }
 

@@ -9,6 +9,7 @@ use forge_store::retry::RetryDelays;
 
 use crate::engine::link::{Link, LinkError};
 use crate::engine::target::Target;
+use crate::engine::timeouts::TABLE_TIMEOUT;
 use crate::open_error::OpenError;
 use crate::rows::statement::{Columns, Statement, params};
 
@@ -87,13 +88,21 @@ pub(crate) async fn take(
         return Ok(());
     }
     tracing::info!(database, version = newest, "the tables of the store change");
-    let lock = Link::connect(target).await.map_err(LinkError::Lost);
+    let lock = Link::connect_within(target, TABLE_TIMEOUT)
+        .await
+        .map_err(LinkError::Lost);
     let mut lock = lock.map_err(stored)?;
+    let begun = Instant::now();
     while !try_lock(&mut lock).await.map_err(stored)? {
+        if begun.elapsed() > TABLE_TIMEOUT {
+            let reason = format!("another node has changed them for {TABLE_TIMEOUT:?}");
+            return Err(stored(LinkError::Lost(reason)));
+        }
         tokio::time::sleep(LOCK_PAUSE).await;
     }
     // Another node can have taken them meanwhile.
     let from = version(link).await.map_err(stored)?;
+    let limit = link.set_limit(TABLE_TIMEOUT);
     for (step, version) in steps.iter().zip(2..).filter(|(_, version)| *version > from) {
         let shut_out = shut_out(link, step.oldest_reader, node).await;
         if let Some(other) = shut_out.map_err(|error| failed(version, &error))? {
@@ -112,6 +121,7 @@ pub(crate) async fn take(
         };
         taken.map_err(|error| failed(version, &error))?;
     }
+    link.set_limit(limit);
     lock.run("COMMIT").await.map_err(stored)
 }
 

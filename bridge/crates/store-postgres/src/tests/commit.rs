@@ -1,5 +1,6 @@
 //! A commit whose answer is lost is answered as it ended.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use forge_base::event::kind;
@@ -14,10 +15,13 @@ use forge_store::roles::{
 };
 use forge_store::{Config, Error, Store};
 
-use super::cluster::Database;
+use tokio_util::task::TaskTracker;
+
+use super::cluster::{Cluster, Database};
 use super::relay::{Cut, Relay};
 use super::{new_store, open};
 use crate::Postgres;
+use crate::batch::{Needs, Rows};
 
 async fn start() -> (Database, Relay, Postgres) {
     let database = Database::new();
@@ -174,4 +178,85 @@ async fn keys_of_a_bridge_that_knew_no_owners_are_found_by_all() {
         let own = store.by_task("t", Some(owner(number)), 9).await.unwrap();
         assert_eq!(own.len(), 1);
     }
+}
+
+/// A store on a server of its own, whose commit had no answer before the server crashed, and the answer to its change.
+async fn after_a_crash(cut: Cut, change: &'static str) -> (Result<(), Error>, Vec<u64>, String) {
+    let server = Arc::new(Cluster::start(&[]));
+    let relay = Relay::to(&server.folder).await;
+    let store = open(relay.target("postgres")).await;
+    accept(&store, task("before")).await;
+    relay.cut(cut);
+    relay.deafen();
+    let writes = store.clone();
+    let waiting = TaskTracker::new().spawn(async move {
+        let decide = move |rows: &mut Rows| {
+            rows.execute(change, Vec::new());
+            Ok(())
+        };
+        writes.write(0, Needs::default(), decide).await
+    });
+    // Nothing is asked before the server has crashed: connections that are made are mute.
+    until(|| relay.has_cut()).await;
+    let crashed = Arc::clone(&server);
+    let restart = tokio::task::spawn_blocking(move || crashed.restart());
+    restart.await.unwrap();
+    relay.heal();
+    let answer = waiting.await.unwrap();
+    let found = server.run("postgres", "SELECT count(*) FROM meta WHERE name = 'probe'");
+    (answer, lost_answers(&store), found)
+}
+
+async fn until(is_so: impl Fn() -> bool) {
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while !is_so() {
+        assert!(std::time::Instant::now() < end);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_without_an_event_has_a_proof_that_outlives_a_crash() {
+    let insert = "INSERT INTO meta (name, value) VALUES ('probe', 1)";
+    let (answer, lost, found) = after_a_crash(Cut::After, insert).await;
+    assert!(answer.is_ok(), "{answer:?}");
+    assert_eq!((lost, &*found), (vec![1, 0, 0], "1"));
+    let (answer, lost, found) = after_a_crash(Cut::Before, insert).await;
+    assert!(matches!(answer, Err(Error::Unavailable(_))), "{answer:?}");
+    assert_eq!((lost, &*found), (vec![0, 1, 0], "0"));
+}
+
+#[tokio::test]
+async fn work_goes_on_while_the_outcome_of_a_commit_is_asked_for() {
+    let (_database, relay, store) = start().await;
+    let id = accept(&store, task("t")).await;
+    let lease = begin(&store, id, 1).await.lease;
+    relay.cut(Cut::Silent);
+    let (writes, doubted) = (store.clone(), lease.clone());
+    let doubt = TaskTracker::new().spawn(async move {
+        let progress = Progress {
+            events: vec![event("assistant.text", 2)],
+            ..Progress::default()
+        };
+        writes.append(&doubted, progress).await
+    });
+    until(|| relay.has_cut()).await;
+    // The batch with the commit was sent, and its questions are not answered for 10 s.
+    let begun = std::time::Instant::now();
+    accept_again(&store, "another").await;
+    assert!(
+        begun.elapsed() < Duration::from_secs(8),
+        "{:?}",
+        begun.elapsed()
+    );
+    assert!(!doubt.is_finished());
+    // A change of the same dispatch waits for the outcome.
+    let writes = store.clone();
+    let dependent =
+        TaskTracker::new().spawn(async move { writes.append(&lease, Progress::default()).await });
+    relay.heal();
+    doubt.await.unwrap().unwrap();
+    dependent.await.unwrap().unwrap();
+    assert_eq!(lost_answers(&store), [1, 0, 0]);
+    store.close().await;
 }

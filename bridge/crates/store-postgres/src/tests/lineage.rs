@@ -1,16 +1,16 @@
 //! Fail-over of the server, and copies of a database.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forge_store::contract::sample::{PROVIDER, accept, event, task};
-use forge_store::roles::{EventLog as _, Maintenance as _, Records as _};
+use forge_store::roles::{Accept as _, EventLog as _, Maintenance as _, Records as _};
 use forge_store::{Config, Error};
 use forge_test_postgres::{Cluster, programs};
 
 use super::cluster::{Database, Targets as _, cluster, run};
 use super::{new_store, open};
-use crate::{Postgres, Target};
+use crate::{Postgres, Target, lineage};
 
 const JUMP: u64 = 1 << 32;
 
@@ -124,6 +124,33 @@ async fn positions_jump_once_after_a_fail_over() {
     accept(&one, task("after")).await;
     assert_eq!(one.log_bounds().issued, before + 2 * JUMP + 4);
     one.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_that_lags_is_noticed_and_positions_are_given_once() {
+    let server = Cluster::start(&[]);
+    let target = server.target("postgres", "forge");
+    let store = open(target.clone()).await;
+    accept(&store, task("received")).await;
+    let received = store.log_bounds().issued;
+    tokio::task::block_in_place(|| server.keep());
+    // With the time in which the lease can have ended meanwhile.
+    let end = Instant::now() + Duration::from_secs(120);
+    let insist = async |name: &str| {
+        while let Err(error) = store.accept(task(name)).await {
+            assert!(Instant::now() < end, "{error}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    insist("lost").await;
+    assert!(store.log_bounds().issued > received);
+    tokio::task::block_in_place(|| server.fail_over_to_kept());
+    let link = lineage::connect_to(&target, store.store_id(), Duration::from_secs(20));
+    assert_eq!(link.await.unwrap().log_end, received);
+    insist("after").await;
+    assert!(store.log_bounds().issued > received + JUMP);
+    assert!(store.by_task("lost", None, 1).await.unwrap().is_empty());
+    store.close().await;
 }
 
 #[tokio::test]

@@ -9,12 +9,14 @@ mod faults;
 mod hostile;
 mod leases;
 mod lineage;
+mod mute;
 mod nodes;
 mod peek;
 mod pooler;
 mod refusals;
 mod relay;
 mod steps;
+mod store_failure;
 mod vitals;
 
 use std::sync::{Arc, Mutex};

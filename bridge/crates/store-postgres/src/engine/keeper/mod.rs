@@ -16,11 +16,13 @@ use tokio_util::task::TaskTracker;
 use super::counter::Counter;
 use super::instant::Instant;
 use super::link::{Link, LinkError};
+use super::timeouts::poll_timeout;
 use super::{Shared, TAKEN, lock};
 use crate::lineage;
 use crate::rows::statement::{Columns, Statement, params};
 use forge_base::{failpoint, time};
 use forge_store::node::Tenure;
+use forge_store::progress::SLOW;
 use forge_store::{Error, Result};
 
 /// Pauses between polls while dispatches run or wait, and otherwise.
@@ -29,7 +31,7 @@ const REST: Duration = Duration::from_millis(250);
 /// Shortest time that is left of a lease for ending what runs under it, as a share of the lease: a third.
 const RENEWALS: u32 = 3;
 /// Longest time in which a lease is given back.
-const END_PATIENCE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 const NEWER: &str =
     "the tables of the store were changed by a newer forge-bridge; use that version";
 const LAPSED: &str = "the lease of this node was not renewed in time";
@@ -55,6 +57,8 @@ pub(super) struct Keeper {
     link: Option<Link>,
     /// Values of the last poll.
     seen: Seen,
+    /// Reason why the last renewal failed.
+    failed: Option<String>,
 }
 
 #[derive(Default)]
@@ -71,6 +75,7 @@ impl Keeper {
             shared,
             link: Some(link),
             seen: Seen::default(),
+            failed: None,
         }
     }
 
@@ -81,7 +86,7 @@ impl Keeper {
             end.run_until_cancelled(sleep(pause)).await;
         }
         // Otherwise the others wait for its end.
-        if timeout(END_PATIENCE, self.end()).await.is_err() {
+        if timeout(END_TIMEOUT, self.end()).await.is_err() {
             tracing::warn!("the lease of this node is not given back and ends by itself");
         }
     }
@@ -90,9 +95,10 @@ impl Keeper {
         let published = Arc::clone(&self.shared.published);
         let (node, epoch) = (published.node.id.clone(), published.epoch());
         let end = Statement::new(END, params![node, epoch]);
-        let link = match self.link.take() {
+        // The round that was under way can have left an answer.
+        let link = match self.link.take().filter(Link::is_usable) {
             Some(link) => Ok(link),
-            None => Link::connect(&self.shared.target).await,
+            None => Link::connect_within(&self.shared.target, END_TIMEOUT).await,
         };
         if let Ok(mut link) = link {
             failpoint::point("lease.end.before");
@@ -156,11 +162,14 @@ impl Keeper {
                     );
                 }
                 self.link = None;
+                self.failed = Some(reason);
                 REST
             }
         };
         if self.is_held() && self.left().is_zero() {
-            self.lose(LAPSED);
+            let cause = self.failed.take();
+            let cause = cause.map_or(String::new(), |cause| format!(": {cause}"));
+            self.lose(&format!("{LAPSED}{cause}"));
         }
         Some(pause)
     }
@@ -180,8 +189,8 @@ impl Keeper {
     async fn ask(&mut self) -> Result<Duration, Lapse> {
         if self.link.is_none() {
             let shared = &self.shared;
-            let store_id = &shared.published.identity.store_id;
-            let link = lineage::connect(&shared.target, store_id).await;
+            let limit = poll_timeout(self.lease());
+            let link = lineage::connect(&shared.target, &shared.published, limit).await;
             self.link = Some(link.map_err(Lapse::Failed)?);
         }
         if !self.is_held() {
@@ -194,9 +203,25 @@ impl Keeper {
             .as_ref()
             .is_some_and(|seen| seen.get() == offer.get());
         if !is_told || self.renewed().left(self.lease() / RENEWALS).is_zero() {
+            if let Some(standstill) = self.standstill() {
+                let seconds = standstill.as_secs();
+                let reason = format!("the writer has made no progress for {seconds} s");
+                self.failed = Some(reason);
+                return self.poll().await;
+            }
             self.renew(offer).await?;
+            self.failed = None;
         }
         self.poll().await
+    }
+
+    /// Time for which the writer has made no progress, if it is so long that the lease is not renewed: otherwise this node
+    /// would keep the work that it cannot do.
+    fn standstill(&self) -> Option<Duration> {
+        let shared = &self.shared;
+        let busy = lock(&shared.busy_since).map_or(Duration::ZERO, Instant::elapsed);
+        let standstill = busy.max(shared.progress.report().standstill());
+        (standstill > SLOW.min(self.lease() / RENEWALS)).then_some(standstill)
     }
 
     fn link(&mut self) -> Result<&mut Link, Lapse> {
@@ -255,6 +280,9 @@ impl Keeper {
         let left = self.renewed().left(self.lease());
         if !left.is_zero() {
             return Ok(left.min(REST));
+        }
+        if self.standstill().is_some() {
+            return Ok(REST);
         }
         let ((node, instance), lease) = (self.names(), self.lease().as_secs_f64());
         let asked = Instant::now();

@@ -1,0 +1,26 @@
+//! Longest waits for the answer to one message. A connection on which one has passed is dropped, because its answer can
+//! still come.
+
+use std::time::Duration;
+
+/// Start of a bridge, and its questions before.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(60);
+/// A read, from the wait for a connection to its last row.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Work on all rows of a table, such as building an index or comparing a copy, and the wait for another node that does it.
+pub(crate) const TABLE_TIMEOUT: Duration = Duration::from_secs(3600);
+/// Creating or removing a database, for which the server writes a checkpoint.
+pub(crate) const DATABASE_TIMEOUT: Duration = Duration::from_secs(120);
+
+const LONGEST_WRITE: Duration = Duration::from_secs(10);
+const SHORTEST_POLL: Duration = Duration::from_secs(1);
+
+/// A message of the writer: while it waits, the lease has the other two thirds left.
+pub(crate) fn write_timeout(lease: Option<Duration>) -> Duration {
+    lease.map_or(LONGEST_WRITE, |lease| (lease / 3).min(LONGEST_WRITE))
+}
+
+/// A poll or renewal: after one, another connection can renew the lease before the node gives it up.
+pub(crate) fn poll_timeout(lease: Duration) -> Duration {
+    (lease / 6).max(SHORTEST_POLL)
+}
