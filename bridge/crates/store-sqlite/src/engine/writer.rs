@@ -153,6 +153,10 @@ impl<S: TransactionState> Writer<S> {
     /// Writes and answers a batch.
     fn write(&mut self, mut batch: Vec<QueuedChange<S>>) -> Result<(), StoreFailure> {
         failpoint::point("store.batch");
+        if let Err(moved) = self.look_after_files() {
+            self.unanswered.extend(batch);
+            return Err(moved);
+        }
         self.unchecked_bytes += batch.iter().map(|change| change.bytes).sum::<usize>();
         let begun = Instant::now();
         let committed = self.commit(&mut batch);
@@ -163,7 +167,7 @@ impl<S: TransactionState> Writer<S> {
                 self.shared.meters.batches.number(changes.len() as u64);
                 self.shared.progress.committed();
                 self.state.committed();
-                // Before the answer, so that none is given for a while to what no later start finds.
+                // Again, if the commit took long: no later start would find what is answered now.
                 let looked = self.look_after_files();
                 if let Err(StoreFailure::Moved | StoreFailure::WalMoved { is_saved: false }) =
                     looked
