@@ -93,8 +93,9 @@ impl Bridge {
         address: SocketAddr,
     ) -> std::io::Result<()> {
         let config = Arc::new(self.config.http.clone());
-        let router =
-            http::agent::router(self.agent.clone(), self.refusals.clone(), &config, address);
+        let (agent, refusals) = (self.agent.clone(), self.refusals.clone());
+        let store = Arc::<dyn Store>::clone(&self.store);
+        let router = http::agent::router(agent, refusals, store, &config, address);
         self.serve(listener, router, config, None)
     }
 }

@@ -27,6 +27,13 @@ pub(super) fn run(context: &Context) -> anyhow::Result<ExitCode> {
             screen.paint(tone, text(&ready, "/status")),
             text(&health, "/status"),
         ))?;
+        if health["store"]["status"] != "healthy" {
+            screen.line(format_args!(
+                "store: {}, {}",
+                text(&health, "/store/status"),
+                text(&health, "/store/message"),
+            ))?;
+        }
         screen.line(format_args!(
             "callbacks: {} pending, {} dead",
             text(&health, "/deliveries/pending"),

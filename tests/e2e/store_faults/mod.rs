@@ -2,6 +2,7 @@
 
 mod bit_flips;
 pub(super) mod disk;
+mod hung_sync;
 pub(super) mod load;
 mod locks;
 mod lost_pages;

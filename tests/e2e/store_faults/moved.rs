@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use reqwest::StatusCode;
 
@@ -133,4 +134,36 @@ async fn with_strict_a_bridge_ends_whose_folder_is_removed_while_the_disk_fails(
     fs::remove_dir_all(data(&home)).unwrap();
     disk.is(WELL);
     ends_by_itself(&home, bridge).await;
+}
+
+/// Answers before the removal is noticed are kept: the WAL is copied into the database file.
+#[tokio::test]
+async fn what_was_answered_survives_the_removal_of_the_wal_and_a_kill() {
+    for name in ["bridge.db-wal", "bridge.db-shm"] {
+        let mut load = Load::start().await;
+        let (home, bridge) = working(&mut load).await;
+        fs::remove_file(data(&home).join(name)).unwrap();
+        let refusing = async {
+            while load.refused() == 0 {
+                load.send(&bridge.api, 4).await;
+            }
+        };
+        let limit = Duration::from_secs(60);
+        let refused = tokio::time::timeout(limit, refusing).await;
+        refused.unwrap_or_else(|_| panic!("the removal of {name} was not noticed"));
+        let reason = until("the reason in health", async || {
+            let (_, health) = bridge.api.get("/api/health").await;
+            health["store"]["message"].as_str().map(str::to_owned)
+        })
+        .await;
+        assert!(
+            reason.contains("its write-ahead log was removed"),
+            "{reason}"
+        );
+        bridge.kill();
+        let bridge = home.start();
+        load.verify_all(&bridge.api).await;
+        bridge.kill();
+        is_whole(&home);
+    }
 }

@@ -15,6 +15,7 @@ use super::dispatch::submit_headers;
 use super::error::Failure;
 use super::external::answer;
 use super::record::Links;
+use super::stall_guard::unless_stalled;
 use super::{ProcessState, follow};
 use forge_base::id::DispatchId;
 use forge_dispatch::Dispatcher;
@@ -76,7 +77,8 @@ impl Durably {
             "timeout": time.as_secs_f64(), "callbackUrl": null,
         });
         drop(call.args);
-        let accepted = self.dispatcher.submit(body, &submitted).await?;
+        let submitting = self.dispatcher.submit(body, &submitted);
+        let accepted = unless_stalled(self.store.as_ref(), submitting).await??;
         let found = self.store.dispatch(accepted.dispatch_id).await?;
         let dispatch = found.ok_or(forge_store::Error::NotFound)?;
         if dispatch.is_held {

@@ -41,6 +41,7 @@ mod request_span;
 mod runs;
 mod signal_body;
 mod signals;
+mod stall_guard;
 mod stream_ticket;
 #[cfg(test)]
 mod testing;
@@ -251,7 +252,8 @@ pub fn router(state: Components) -> Router {
         pages: Pages::Local,
     };
     let traffic = Traffic::default();
-    let node = state.store.node();
+    let store = Arc::clone(&state.store);
+    let node = store.node();
     let shares = node.lease.is_some();
     let node = HeaderValue::from_str(&node.id).ok().filter(|_| shares);
     let shared = AppState {
@@ -266,6 +268,7 @@ pub fn router(state: Components) -> Router {
         .layer(from_fn_with_state(
             Arc::new(Middleware {
                 rules,
+                store,
                 traffic,
                 node,
             }),
@@ -296,19 +299,21 @@ const NODE: HeaderName = HeaderName::from_static("forge-node");
 /// State of the middleware.
 struct Middleware {
     rules: OriginRules,
+    store: Arc<dyn Store>,
     traffic: Traffic,
     /// Id of this node, if it shares its store.
     node: Option<HeaderValue>,
 }
 
-/// Applies tracing, header limits and the origin guard to every request. A single middleware, because each
+/// Applies tracing, header limits, the origin guard and the bound of a stalled store to every request. A single middleware, because each
 /// layer costs a dozen allocations per request.
 async fn apply_middleware(
     extract::State(way): extract::State<Arc<Middleware>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let guarded = |request| origin_guard::guard(&way.rules, request, next);
+    let bounded = |request| stall_guard::guard(&*way.store, request, |request| next.run(request));
+    let guarded = |request| origin_guard::guard(&way.rules, request, bounded);
     let limited = |request| request_span::limit_headers(request, guarded);
     let mut response = request_span::traced(&way.traffic, request, limited).await;
     if let Some(node) = &way.node {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use axum::extract::Request;
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Version, header};
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::error::{Code, Failure};
@@ -73,7 +72,11 @@ impl OriginRules {
 }
 
 /// Checks host and origin before the request is read, answers preflights, and adds CORS headers to the response.
-pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Response {
+pub(super) async fn guard<F: Future<Output = Response>>(
+    rules: &OriginRules,
+    mut request: Request,
+    next: impl FnOnce(Request) -> F,
+) -> Response {
     let host = match host(&request) {
         Ok(host) => host,
         Err(failure) => return failure.into_response(),
@@ -89,7 +92,7 @@ pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Res
     }
     let headers = request.headers();
     let Some(origin) = headers.get(header::ORIGIN).cloned() else {
-        return next.run(request).await;
+        return next(request).await;
     };
     let text = String::from_utf8_lossy(origin.as_bytes());
     if let Err(failure) = rules.check_origin(&text, headers, request.uri().path()) {
@@ -104,7 +107,7 @@ pub async fn guard(rules: &OriginRules, mut request: Request, next: Next) -> Res
     let mut response = if preflight {
         preflight_answer(accepted)
     } else {
-        next.run(request).await
+        next(request).await
     };
     let answer = response.headers_mut();
     answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use forge_base::time;
 use forge_signals::agent::{Agent, EmitError, StartError};
 use forge_signals::refusal::{Api, Reason, Refusals};
+use forge_store::Store;
 
 use super::auth::SessionStarter;
 use super::error::{Code, Failure};
@@ -55,6 +56,7 @@ impl FromRef<Shared> for SignalReader {
 pub fn router(
     agent: Agent,
     refusals: Refusals,
+    store: Arc<dyn Store>,
     config: &Arc<Config>,
     listen: SocketAddr,
 ) -> Router {
@@ -69,6 +71,7 @@ pub fn router(
             listen,
             pages: Pages::Named,
         },
+        store,
         traffic: Traffic::default(),
         node: None,
     };

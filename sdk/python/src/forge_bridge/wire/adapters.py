@@ -192,6 +192,10 @@ class AdapterHealth(TypedDict):
 
 class HealthStore(TypedDict):
     status: HealthStatus
+    message: NotRequired[str]
+    """Reason why the store is not healthy: the failure, or what its writer has been at for 2 s or longer. With the
+    scope `read`. Absent if it is healthy.
+    """
     durability: Literal["server", "replicated"]
     """Loss that an answered change outlives, as of the start: `server`, the disks of one machine have it;
     `replicated`, those of a standby, too.
