@@ -107,6 +107,9 @@ export function App() {
         {health.error && heard ? (
           <p class="notice warn" role="status">The bridge does not answer; retrying every two seconds. The data shown are from {time(heard)}.</p>
         ) : null}
+        {health.data?.store.message && (
+          <p class={`notice ${health.data.store.status === "offline" ? "bad" : "warn"}`} role="status">The store is {health.data.store.status}: {health.data.store.message}.</p>
+        )}
         {docs ? <ReferencePage /> : <Page route={route} />}
       </main>
       <KeysDialog open={help} close={() => setHelp(false)} />
