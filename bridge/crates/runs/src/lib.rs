@@ -95,8 +95,9 @@ pub struct Config {
     /// Timeout of one turn of the Captain, and of one dispatch of an attempt.
     #[serde(with = "forge_base::duration")]
     pub step_timeout: Duration,
-    /// Repositories that are allowed besides those at `https://` addresses that pass the guard: a URL, which stands for
-    /// all below it too, or its beginning up to a `*`. All keys of repositories are compared by their meaning.
+    /// Repositories that are allowed, and no other remote ones: URLs, which stand for all below them too, or their
+    /// beginnings up to a `*`. Empty: those at `https://` addresses that pass the guard, which applies to named ones,
+    /// too. All keys of repositories are compared by their meaning.
     pub repositories: Vec<String>,
     /// Folders below which `file:` repositories are allowed.
     pub local_roots: Vec<PathBuf>,

@@ -19,8 +19,8 @@ const URL_BYTES: usize = 2048;
 /// Characters that servers decode to a separator, a dot or the end of a text.
 const ENCODED: [&str; 5] = ["%2f", "%5c", "%2e", "%00", "%25"];
 
-/// Rules for addresses: `https` without credentials, what `runs.repositories` names, and folders below
-/// `runs.local_roots`.
+/// Rules for addresses: what `runs.repositories` names, or if it names nothing, `https` without credentials; and folders
+/// below `runs.local_roots`.
 #[derive(Clone, Debug)]
 pub struct UrlRules {
     named: Vec<UrlPattern>,
@@ -180,7 +180,8 @@ impl UrlRules {
         }
         let place = if is_ssh { Place::Ssh } else { Place::Web };
         let checked = pattern::checked(place(url.clone())).ok_or(SHAPE)?;
-        if url.scheme() != "https" && !self.named.iter().any(|pattern| pattern.allows(&checked)) {
+        let is_public = url.scheme() == "https" && self.named.is_empty();
+        if !is_public && !self.named.iter().any(|pattern| pattern.allows(&checked)) {
             return Err(RefusedUrl::NotNamed(url.scheme().to_owned()));
         }
         if !is_ssh {

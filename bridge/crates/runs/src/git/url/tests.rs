@@ -46,7 +46,12 @@ fn addresses_that_could_mean_anything_else_are_refused() {
     ];
     let named = named.map(str::to_owned);
     let guard = Guard::new(&[]).unwrap();
-    let rules = UrlRules::new(&named, std::slice::from_ref(&inside), guard).unwrap();
+    let rules = UrlRules::new(&named, std::slice::from_ref(&inside), guard.clone()).unwrap();
+    let open = UrlRules::new(&[], std::slice::from_ref(&inside), guard).unwrap();
+    let rules_of = |text: &str| match text.starts_with("https:") {
+        true => &open,
+        false => &rules,
+    };
     let fill = |text: &str| {
         let text = text.replace("{in}", inside.to_str().unwrap());
         text.replace("{out}", outside.to_str().unwrap())
@@ -60,7 +65,8 @@ fn addresses_that_could_mean_anything_else_are_refused() {
             wanted = word.replace('-', " ");
             continue;
         }
-        let error = rules.check(&fill(word)).expect_err(word).to_string();
+        let error = rules_of(word).check(&fill(word));
+        let error = error.expect_err(word).to_string();
         assert!(
             error.contains(&wanted),
             "{word}: {wanted:?} not in {error:?}"
@@ -77,7 +83,7 @@ fn addresses_that_could_mean_anything_else_are_refused() {
         "https://example.com/\0",
         &long,
     ] {
-        assert!(rules.check(text).is_err(), "{text:?}");
+        assert!(open.check(text).is_err(), "{text:?}");
     }
     for text in [
         "https://example.com/a.git",
@@ -87,7 +93,7 @@ fn addresses_that_could_mean_anything_else_are_refused() {
         "{in}/plain",
         "file://{in}/plain",
     ] {
-        assert!(rules.check(&fill(text)).is_ok(), "{text}");
+        assert!(rules_of(text).check(&fill(text)).is_ok(), "{text}");
     }
 }
 
@@ -109,5 +115,44 @@ fn a_rule_without_a_host_or_with_a_password_is_refused() {
     ] {
         let error = UrlPattern::remote(entry).unwrap_err().to_string();
         assert!(!error.contains("hush"), "{error}");
+    }
+}
+
+/// Spellings of one address.
+const SPELLINGS: [&str; 10] = [
+    "https://git.example.com/team/shop",
+    "https://git.example.com/team/shop/",
+    "https://git.example.com/team/shop.git",
+    "HTTPS://GIT.example.com/team/shop",
+    "https://git.example.com:443/team/shop",
+    "https://git.example.com./team/shop",
+    "https://git.example.com//team//shop",
+    "https://git.example.com/team/./shop",
+    "https://git.example.com/x/../team/shop",
+    "https://git.example.com/%74eam/shop",
+];
+
+#[test]
+fn allow_list_checks_and_authorization_know_each_spelling_and_no_neighbour() {
+    let key = "https://git.example.com/team".to_owned();
+    let guard = || Guard::new(&[]).unwrap();
+    let only = UrlRules::new(std::slice::from_ref(&key), &[], guard()).unwrap();
+    let open = UrlRules::new(&[], &[], guard()).unwrap();
+    // Checks and authorization are kept in the same map.
+    let settings = ByUrl::parse([(key, ())]).unwrap();
+    for text in SPELLINGS {
+        assert!(only.check(text).is_ok(), "{text}");
+        let url = open.check(text).unwrap();
+        assert!(settings.get(&url).is_some(), "{text}");
+    }
+    for text in SPELLINGS {
+        let neighbour = match text.contains("%74eam") {
+            true => text.replace("%74eam", "%74eam-evil"),
+            false => text.replace("team", "team-evil"),
+        };
+        let url = open.check(&neighbour).unwrap();
+        assert!(settings.get(&url).is_none(), "{neighbour}");
+        let refused = only.check(&neighbour).unwrap_err().to_string();
+        assert!(refused.contains("runs.repositories"), "{refused}");
     }
 }
