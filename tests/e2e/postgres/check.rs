@@ -32,14 +32,14 @@ async fn a_check_shows_the_state_of_the_database() {
     for expected in [
         &database,
         "PostgreSQL ",
-        "tables of version 3, all rights, round trip ",
+        "tables of version 4, all rights, round trip ",
         "durability server",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");
     }
     let (_, text) = run(&home, &["check", "--json"]);
     let report: Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(report["store"]["schema"], 3, "{report}");
+    assert_eq!(report["store"]["schema"], 4, "{report}");
     assert_eq!(report["store"]["durability"], "server", "{report}");
 
     cluster().run("postgres", "CREATE ROLE observer LOGIN");
