@@ -106,14 +106,17 @@ async fn a_role_whose_rights_are_taken_is_the_failure_of_the_store() {
 async fn a_database_that_becomes_read_only_is_the_failure_of_the_store() {
     let (database, store) = new_store().await;
     let name = &database.name;
-    let set = |value: &str| {
-        format!(
-            "ALTER DATABASE {name} SET default_transaction_read_only = {value};
-             SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
-        )
+    let set = async |value: &str| {
+        let alter = format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}");
+        run("postgres", &alter).await;
+        // After its commit, so that the connections that follow have the setting.
+        let end = format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+        );
+        run("postgres", &end).await;
     };
     accept(&store, task("before")).await;
-    run("postgres", &set("on")).await;
+    set("on").await;
     let end = Instant::now() + BOUND;
     let reason = loop {
         // The connection of before ends a moment later.
@@ -127,7 +130,7 @@ async fn a_database_that_becomes_read_only_is_the_failure_of_the_store() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert_eq!(store.health().reason(), Some(&*reason));
-    run("postgres", &set("off")).await;
+    set("off").await;
     until_well(&store).await;
     accept(&store, task("after")).await;
     store.close().await;

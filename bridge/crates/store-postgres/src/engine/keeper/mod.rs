@@ -143,7 +143,9 @@ impl Keeper {
             false => self.lease() / RENEWALS,
         };
         let answer = timeout(until, self.ask()).await;
-        let answer = answer.unwrap_or_else(|_| Err(Lapse::Failed("no answer".to_owned())));
+        // What failed before says more than the end of the time for the last attempt.
+        let mut late = || self.failed.take().unwrap_or_else(|| "no answer".to_owned());
+        let answer = answer.unwrap_or_else(|_| Err(Lapse::Failed(late())));
         let pause = match answer {
             Ok(pause) => pause,
             Err(Lapse::Over(reason)) => {
