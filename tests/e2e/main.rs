@@ -105,5 +105,6 @@ mod tidy;
 mod tls;
 mod tools;
 mod traces;
+mod trouble;
 mod upkeep;
 mod vercel;

@@ -9,10 +9,11 @@ use super::super::harness::until;
 
 /// States of the disk; the shim knows these letters.
 pub(crate) const WELL: &str = "0";
-pub(super) const FULL: &str = "w";
+pub(crate) const FULL: &str = "w";
 pub(crate) const WRITES_FAIL: &str = "e";
 pub(super) const SYNCS_FAIL: &str = "s";
-pub(super) const SLOW: &str = "l";
+pub(crate) const SLOW: &str = "l";
+pub(crate) const HUNG: &str = "h";
 pub(super) const READS_FAIL: &str = "r";
 
 /// A file that a fault concerns.
@@ -97,7 +98,7 @@ impl Disk {
         self.set(COUNTDOWN, 0);
     }
 
-    pub(super) fn set_sync_ms(&self, ms: u32) {
+    pub(crate) fn set_sync_ms(&self, ms: u32) {
         self.set(SYNC_MS, ms);
     }
 

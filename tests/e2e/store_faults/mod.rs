@@ -1,7 +1,7 @@
 //! The store on a disk that fails, and beside other processes that use its file.
 
 mod bit_flips;
-pub(super) mod disk;
+pub(crate) mod disk;
 mod hung_sync;
 pub(super) mod load;
 mod locks;
