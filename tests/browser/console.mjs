@@ -60,7 +60,7 @@ async function focused(name, value) {
 
 /** Waits until a field has this value: a page is drawn after the click that opens it. */
 async function holds(label, value) {
-  const field = await page.getByLabel(label).elementHandle();
+  const field = await page.getByLabel(label).and(page.locator("input, textarea, select")).elementHandle();
   await page.waitForFunction(([field, value]) => field.value === value, [field, value]);
 }
 

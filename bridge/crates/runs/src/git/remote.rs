@@ -183,7 +183,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_is_pinned_and_carries_the_credentials_of_its_own_address_only() {
-        let named = ["http://localhost/team".to_owned()];
+        let named = [
+            "http://localhost/team",
+            "https://localhost",
+            "https://localhost:8443",
+        ];
+        let named = named.map(str::to_owned);
         let guard = Guard::new(&["loopback".to_owned()]).unwrap();
         let keyed = ["https://localhost/team", "http://localhost/team"];
         let keyed = keyed

@@ -169,10 +169,13 @@ impl<S: TransactionState> Writer<S> {
                 self.state.committed();
                 // Again, if the commit took long: no later start would find what is answered now.
                 let looked = self.look_after_files();
-                if let Err(StoreFailure::Moved | StoreFailure::WalMoved { is_saved: false }) =
-                    looked
+                if let Err(
+                    failure @ (StoreFailure::Moved | StoreFailure::WalMoved { is_saved: false }),
+                ) = &looked
                 {
-                    self.unanswered.extend(changes);
+                    // They are in the files that were moved, which can be put back.
+                    let reason = format!("{failure}; the outcome of this change is not known");
+                    changes.for_each(|change| change.refuse(&reason));
                     return looked;
                 }
                 for (change, outcome) in changes.zip(outcomes) {
