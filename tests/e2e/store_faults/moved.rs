@@ -151,15 +151,17 @@ async fn what_was_answered_survives_the_removal_of_the_wal_and_a_kill() {
         let limit = Duration::from_secs(60);
         let refused = tokio::time::timeout(limit, refusing).await;
         refused.unwrap_or_else(|_| panic!("the removal of {name} was not noticed"));
-        let reason = until("the reason in health", async || {
+        until("the reason in health", async || {
             let (_, health) = bridge.api.get("/api/health").await;
-            health["store"]["message"].as_str().map(str::to_owned)
+            let reason = health["store"]["message"].as_str()?;
+            reason
+                .contains("its write-ahead log was removed")
+                .then_some(())
         })
         .await;
-        assert!(
-            reason.contains("its write-ahead log was removed"),
-            "{reason}"
-        );
+        let log = home.log();
+        let saved = "all that were answered are in the database file";
+        assert!(log.contains(saved), "{name}: {log}");
         bridge.kill();
         let bridge = home.start();
         load.verify_all(&bridge.api).await;

@@ -21,11 +21,13 @@ const FOREVER: Duration = Duration::from_secs(3600);
 impl<S: TransactionState> Writer<S> {
     /// Refuses waiting changes, and returns when changes can be written again. False when the store is to be closed.
     pub(super) fn recover(&mut self, failure: &StoreFailure) -> bool {
+        let moved;
         let failure = match failure {
             // A connection that was opened on the new file mixes its pages with the WAL of the old one.
             StoreFailure::Damage(_) if !self.lock.is_in_place() => &StoreFailure::Moved,
             StoreFailure::Damage(_) if !self.wal.is_in_place() => {
-                &StoreFailure::WalMoved { is_saved: false }
+                moved = self.save_wal();
+                &moved
             }
             failure => failure,
         };

@@ -138,8 +138,13 @@ impl<S: TransactionState> Writer<S> {
 
     /// Copies the committed changes of a WAL that was removed or replaced into the database file.
     pub(super) fn save_wal(&mut self) -> StoreFailure {
-        let copied = self.checkpointer.stop();
-        let copied = copied.and_then(|()| self.checkpoint(Mode::Truncate));
+        // A checkpointer that has opened the new WAL fails, which says nothing about the old one; a failed sync does.
+        let copied = match self.checkpointer.stop().map_err(StoreFailure::from) {
+            Err(StoreFailure::Sync(error)) => Err(error),
+            Ok(()) | Err(_) => self
+                .roll_back()
+                .and_then(|()| self.checkpoint(Mode::Truncate)),
+        };
         let is_saved = match copied {
             Ok(frames) => frames.is_all_in_file(),
             Err(error) => {
@@ -148,6 +153,15 @@ impl<S: TransactionState> Writer<S> {
             }
         };
         StoreFailure::WalMoved { is_saved }
+    }
+
+    /// Ends a transaction that a failure has left open.
+    fn roll_back(&self) -> rusqlite::Result<()> {
+        let connection = self.connection()?;
+        match connection.is_autocommit() {
+            true => Ok(()),
+            false => execute(connection, "ROLLBACK"),
+        }
     }
 
     /// Writes and answers a batch.
