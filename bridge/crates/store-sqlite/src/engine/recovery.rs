@@ -146,9 +146,7 @@ impl<S: TransactionState> Writer<S> {
         let Some(connection) = &self.connection else {
             return Ok(());
         };
-        if !connection.is_autocommit() {
-            (connection.execute_batch("ROLLBACK")).map_err(cannot("roll back"))?;
-        }
+        self.roll_back().map_err(cannot("roll back"))?;
         let frames = wal::checkpoint(connection, Mode::Noop);
         let frames = frames.map_err(cannot("read the length of the WAL"))?;
         if frames.is_hindered {

@@ -156,7 +156,7 @@ impl<S: TransactionState> Writer<S> {
     }
 
     /// Ends a transaction that a failure has left open.
-    fn roll_back(&self) -> rusqlite::Result<()> {
+    pub(super) fn roll_back(&self) -> rusqlite::Result<()> {
         let connection = self.connection()?;
         match connection.is_autocommit() {
             true => Ok(()),
