@@ -49,9 +49,9 @@ impl GitDirs {
         repository: &Path,
         digits: usize,
     ) -> Result<GitDir, Error> {
+        remove_alternates(repository).map_err(|error| Error::file(repository, error))?;
         while let Some(kept) = self.kept(repository, digits) {
             if kept.is_as_made() {
-                remove_alternates(repository).map_err(|error| Error::file(repository, error))?;
                 return Ok(kept);
             }
         }
@@ -96,7 +96,6 @@ impl GitDir {
             file.open(made.path().join(name))?
                 .write_all(text.as_bytes())?;
         }
-        remove_alternates(repository)?;
         Ok(made)
     }
 
@@ -127,10 +126,9 @@ impl GitDir {
         let is_written = |(name, text): &(&str, String)| {
             read(&self.path().join(name), text.len()).is_ok_and(|found| found == text.as_bytes())
         };
-        has(
-            "",
-            &["refs", "objects", "packed-refs", "info", "config", "HEAD"],
-        ) && has("info", &["attributes"])
+        let [refs, objects, packed] = LINKED;
+        has("", &[refs, objects, packed, "info", "config", "HEAD"])
+            && has("info", &["attributes"])
             && LINKED.iter().all(is_linked)
             && self.files().iter().all(is_written)
     }
