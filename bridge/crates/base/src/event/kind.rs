@@ -1,5 +1,5 @@
-//! Names of events. Those that the bridge defines are in two lists here, and everything that needs to know them reads
-//! these lists.
+//! Names of events. The names that the bridge defines are in three lists here, by who writes them, and everything that
+//! needs to know them reads these lists.
 
 /// Defines constants for names, and the list of all of them.
 macro_rules! names {
