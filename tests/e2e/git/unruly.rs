@@ -393,14 +393,23 @@ async fn a_device_is_left_out() {
     assert_eq!(done.left_out.listed[0].path, "device");
 }
 
+/// True if this process can give a folder to another user.
+#[expect(clippy::print_stderr, reason = "a test that does not run says why")]
+fn can_give() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("skipped: only root can give a folder to another user");
+    }
+    is_root
+}
+
 /// As with `process.user`: a file of the bridge with a second name in the folder can be one that the agent must not read.
 #[tokio::test]
 async fn a_file_of_another_user_with_several_names_is_not_read() {
-    let bed = Bed::new(Push::Never).await;
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can give a folder to another user");
+    if !can_give() {
         return;
     }
+    let bed = Bed::new(Push::Never).await;
     let repository = bed.attach().await;
     let checkout = bed.checkout(&repository, "one").await;
     std::os::unix::fs::chown(checkout.folder(), Some(65534), None).unwrap();
@@ -425,11 +434,10 @@ async fn a_file_of_another_user_with_several_names_is_not_read() {
 /// A program of another user can move a file of the bridge that it cannot read: only the folder of the file counts.
 #[tokio::test]
 async fn a_closed_file_of_another_user_is_not_read() {
-    let bed = Bed::new(Push::Never).await;
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can give a folder to another user");
+    if !can_give() {
         return;
     }
+    let bed = Bed::new(Push::Never).await;
     let repository = bed.attach().await;
     let checkout = bed.checkout(&repository, "one").await;
     std::os::unix::fs::chown(checkout.folder(), Some(65534), None).unwrap();
@@ -444,11 +452,10 @@ async fn a_closed_file_of_another_user_is_not_read() {
 /// Files that the bridge adds to a checkout of another user belong to that user, and nothing else changes hands.
 #[tokio::test]
 async fn what_is_written_into_a_checkout_belongs_to_its_user() {
-    let bed = Bed::new(Push::Never).await;
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can give a folder to another user");
+    if !can_give() {
         return;
     }
+    let bed = Bed::new(Push::Never).await;
     let repository = bed.attach().await;
     let first = bed.checkout(&repository, "one").await;
     write(first.folder(), "deep/er/file", "x");
