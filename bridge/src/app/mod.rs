@@ -426,8 +426,9 @@ impl Bridge {
     }
 
     /// Shuts down as in `ARCHITECTURE.md`, "Start and shutdown": reports not ready at once, accepts dispatches
-    /// for `drain.accept`, gives executions `drain.grace`, then ends the rest by recovery policy.
-    pub async fn stop(self) {
+    /// for `drain.accept`, gives executions `drain.grace`, then ends the rest by recovery policy. Returns the reason if the
+    /// store could not be closed.
+    pub async fn stop(self) -> Option<String> {
         let drain = &self.config.drain;
         let begun = Instant::now();
         let grace = begun + drain.grace;
@@ -465,9 +466,12 @@ impl Bridge {
             tracing::warn!("{} tasks did not end", self.tracker.running());
         }
         failpoint::point("stop.closing");
-        self.store.close().await;
+        let left_open = self.store.close().await;
         failpoint::point("stop.closed");
-        tracing::info!("stopped");
+        if left_open.is_none() {
+            tracing::info!("stopped");
+        }
+        left_open
     }
 }
 

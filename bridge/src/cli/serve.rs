@@ -73,7 +73,12 @@ async fn until_stopped(
         }
     }
     tokio::select! {
-        () = bridge.stop() => Ok(ExitCode::SUCCESS),
+        left_open = bridge.stop() => match left_open {
+            None => Ok(ExitCode::SUCCESS),
+            Some(reason) => anyhow::bail!(
+                "the store was not closed: {reason}; all that was answered is on disk, and the next start recovers it"
+            ),
+        },
         () = signals.next() => Ok(ExitCode::from(INTERRUPTED)),
     }
 }

@@ -1,6 +1,7 @@
 //! A sync that hangs: the bridge says so, answers what waits for it, and works on when it returns.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use reqwest::StatusCode;
 use serde_json::Value;
@@ -8,12 +9,14 @@ use serde_json::Value;
 use super::super::harness::api::{owed, quiet};
 use super::super::harness::process::{Home, Process};
 use super::super::harness::{CallbackSink, until};
-use super::disk::{Disk, SLOW, WELL};
+use super::disk::{Disk, HUNG, SLOW, WELL};
 use super::load::Load;
 use super::{is_whole, ready};
 
 const STALL: &str = "4s";
 const HANG_MS: u32 = 15_000;
+/// The stall, the grace of a drain and what follows it, with room for a slow machine.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until the store has this status, and returns its line of the health report.
 async fn store_is(bridge: &Process, wanted: &str) -> Value {
@@ -110,6 +113,36 @@ async fn a_sync_that_hangs_is_reported_and_nothing_waits_for_it_longer_than_the_
         }
     }
     assert_eq!(accepted.get("unknown"), Some(&1), "{accepted:?}");
+    bridge.kill();
+    is_whole(&home);
+}
+
+/// A bridge that is stopped while a sync hangs ends, with the reason; the next start has all that was answered.
+#[tokio::test]
+async fn a_stop_does_not_wait_for_a_sync_that_hangs() {
+    let mut home = Home::new(&[("BRIDGE_STORE_STALL", STALL)]);
+    let disk = Disk::below(&mut home);
+    let mut load = Load::start().await;
+    let bridge = home.start();
+    load.send(&bridge.api, 6).await;
+    load.verify(&bridge.api).await;
+    disk.is(HUNG);
+    load.send(&bridge.api, 1).await;
+    bridge.terminate();
+    let ended = tokio::time::timeout(CLOSE_TIMEOUT, bridge.ended()).await;
+    let status = ended.expect("the bridge waits for the sync");
+    assert_eq!(status.code(), Some(1));
+    // Its last lines are copied to the log when it has ended.
+    until("the reason in the log", async || {
+        let is_said = home.log().contains("the store was not closed: ");
+        is_said.then_some(())
+    })
+    .await;
+    disk.is(WELL);
+    let bridge = home.start();
+    load.verify_all(&bridge.api).await;
+    load.send(&bridge.api, 3).await;
+    load.verify(&bridge.api).await;
     bridge.kill();
     is_whole(&home);
 }

@@ -24,15 +24,18 @@ pub enum Work {
     Checkpoint,
     /// The question what became of a commit whose answer was lost.
     Outcome,
+    /// The last checkpoint, and the end of the connections.
+    Close,
 }
 
 impl Work {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Connect,
         Self::Statement,
         Self::Commit,
         Self::Checkpoint,
         Self::Outcome,
+        Self::Close,
     ];
 
     /// Number above zero, which means none.
@@ -54,6 +57,7 @@ impl fmt::Display for Work {
             Self::Commit => "a commit",
             Self::Checkpoint => "a checkpoint",
             Self::Outcome => "the question about the outcome of a commit",
+            Self::Close => "the close of the store",
         })
     }
 }

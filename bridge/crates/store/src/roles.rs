@@ -389,6 +389,7 @@ pub trait Maintenance: Send + Sync + 'static {
     /// Removes old signals in one small step: at most `limit` that arrived before this time, in the order of arrival;
     /// when none is left, at most `limit` sessions without records whose start and `last_at` are before it.
     async fn sweep_signals(&self, before: Timestamp, limit: usize) -> Result<SweptSignals>;
-    /// Writes the queued changes, checkpoints and closes. Later calls fail.
-    async fn close(&self);
+    /// Writes the queued changes, checkpoints and closes. Later calls fail. Returns the reason if the writer made no
+    /// progress for `Config::stall`: what was answered is on disk, and the rest is left to the next start.
+    async fn close(&self) -> Option<String>;
 }

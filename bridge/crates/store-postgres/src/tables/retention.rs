@@ -72,8 +72,9 @@ impl Maintenance for Postgres {
         self.sweep_old_signals(before, limit).await
     }
 
-    async fn close(&self) {
+    async fn close(&self) -> Option<String> {
         self.engine.close().await;
+        None
     }
 }
 

@@ -134,16 +134,18 @@ impl<S: TransactionState> Engine<S> {
         self.0.readers.read(length, query).await
     }
 
-    /// Returns after the queued changes are on disk and the file is closed.
-    pub(super) async fn close(&self) {
+    /// Returns after the queued changes are on disk and the file is closed, or with the reason if the writer thread makes
+    /// no progress for `Config::stall`.
+    pub(super) async fn close(&self) -> Option<String> {
         self.0.readers.close();
         self.0.queue.close();
-        let _ = self
-            .0
-            .is_closed
-            .subscribe()
-            .wait_for(|closed| *closed)
-            .await;
+        let mut closed = self.0.is_closed.subscribe();
+        tokio::select! {
+            biased;
+            // The sender lives as long as this handle.
+            _ = closed.wait_for(|closed| *closed) => None,
+            reason = self.stalled() => Some(reason),
+        }
     }
 }
 

@@ -67,6 +67,23 @@ async fn changes_behind_a_hung_one_are_refused_and_never_made() {
     assert_eq!(count(&connection).unwrap(), 2);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_close_does_not_wait_for_a_hung_change() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = Arc::new(start(folder.path()));
+    let (release, hung) = hang(&engine).await;
+    let closed = tokio::time::timeout(100 * STALL, engine.close()).await;
+    let reason = closed.expect("the close waits for the change").unwrap();
+    assert!(
+        reason.starts_with("a write has been under way for"),
+        "{reason}"
+    );
+    drop(release);
+    // The change is made, and the file closed, as soon as it ends.
+    assert_eq!(hung.await.unwrap().unwrap(), 1);
+    assert_eq!(engine.close().await, None);
+}
+
 /// Changes until one is refused; returns the number of those that were answered.
 async fn insert_until_refused(engine: &Engine<Rows>) -> (u64, String) {
     let mut answered = 0;

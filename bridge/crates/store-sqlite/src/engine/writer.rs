@@ -318,6 +318,8 @@ impl<S: TransactionState> Writer<S> {
     /// Closes the file, after a checkpoint of the WAL if the store `is_well`. After a failure the WAL stays as it is, for
     /// the next start to recover.
     fn close(mut self, is_well: bool) {
+        let shared = Arc::clone(&self.shared);
+        let _working = shared.progress.working(Work::Close);
         self.shared.readers.close();
         drop(self.shared.readers.suspend());
         let checkpointed = self.checkpointer.stop();

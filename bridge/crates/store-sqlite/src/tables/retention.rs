@@ -57,8 +57,8 @@ impl Maintenance for Sqlite {
         self.write(Urgency::Now, 0, change).await
     }
 
-    async fn close(&self) {
-        self.engine.close().await;
+    async fn close(&self) -> Option<String> {
+        self.engine.close().await
     }
 }
 

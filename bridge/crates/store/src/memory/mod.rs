@@ -374,5 +374,7 @@ impl Maintenance for Memory {
         self.write(|state| Ok(state.sweep_signals(before, limit)))
     }
 
-    async fn close(&self) {}
+    async fn close(&self) -> Option<String> {
+        None
+    }
 }
