@@ -14,6 +14,7 @@ mod events;
 #[doc(hidden)]
 pub mod export;
 pub mod folder;
+pub mod foreign_json;
 mod guard;
 pub mod host;
 mod instance;

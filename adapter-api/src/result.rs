@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::AdapterError;
+use crate::{AdapterError, foreign_json};
 
 /// Status of a result: `ok` or `error`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,11 @@ pub struct ExecutionResult {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_provider: Option<String>,
     /// Cost in US dollars.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        deserialize_with = "foreign_json::read_amount",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub cost_usd: Option<f64>,
     /// Structured output; the bridge validates it against `outputSchema`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -112,17 +116,42 @@ impl ExecutionResult {
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
     /// Input tokens, cached or not.
+    #[serde(deserialize_with = "foreign_json::read_count")]
     pub input_tokens: Option<u64>,
     /// Output tokens.
+    #[serde(deserialize_with = "foreign_json::read_count")]
     pub output_tokens: Option<u64>,
     /// Thinking tokens, if counted separately.
+    #[serde(deserialize_with = "foreign_json::read_count")]
     pub thinking_tokens: Option<u64>,
     /// Input and output tokens together.
+    #[serde(deserialize_with = "foreign_json::read_count")]
     pub total_tokens: Option<u64>,
     /// Input tokens read from a cache.
+    #[serde(deserialize_with = "foreign_json::read_count")]
     pub cache_read_tokens: Option<u64>,
     /// Input tokens written to a cache.
+    #[serde(deserialize_with = "foreign_json::read_count")]
     pub cache_write_tokens: Option<u64>,
+}
+
+impl Usage {
+    /// The sum of each count; a count that only one of them knows is that one's.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (Some(one), Some(other)) => Some(one.saturating_add(other)),
+            (one, other) => one.or(other),
+        };
+        Self {
+            input_tokens: sum(self.input_tokens, other.input_tokens),
+            output_tokens: sum(self.output_tokens, other.output_tokens),
+            thinking_tokens: sum(self.thinking_tokens, other.thinking_tokens),
+            total_tokens: sum(self.total_tokens, other.total_tokens),
+            cache_read_tokens: sum(self.cache_read_tokens, other.cache_read_tokens),
+            cache_write_tokens: sum(self.cache_write_tokens, other.cache_write_tokens),
+        }
+    }
 }
 
 /// A file that a run produced. The bridge stores its content with the result.

@@ -10,6 +10,7 @@ mod config;
 mod cursor;
 mod dispatch;
 mod engine_signal;
+mod foreign_json;
 mod frames;
 mod grpc_descriptors;
 mod grpc_json;
@@ -51,6 +52,7 @@ targets![
     cursor,
     dispatch,
     engine_signal,
+    foreign_json,
     frames,
     grpc_descriptors,
     grpc_json,
