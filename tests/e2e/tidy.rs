@@ -186,6 +186,58 @@ fn calls(line: &str, name: &str) -> bool {
     })
 }
 
+/// Code that reads what runtimes, models and adapters wrote; `forge_adapter_api::foreign_json` takes all that they write.
+const READS_FOREIGN_JSON: [&str; 3] = [
+    "adapters/",
+    "bridge/crates/plugin-host/src/",
+    "bridge/crates/signals/src/forward/",
+];
+/// Files that read JSON otherwise, and the reason.
+const OWN_JSON_IN: [(&str, &str); 5] = [
+    (
+        "adapters/openai-client/src/sessions.rs",
+        "a file of its own",
+    ),
+    ("adapters/openclaw/src/identity.rs", "a file of its own"),
+    (
+        "bridge/crates/plugin-host/src/boundary/truncated_answer.rs",
+        "finds where the cut is",
+    ),
+    (
+        "bridge/crates/plugin-host/src/instance/process/child.rs",
+        "an order of the bridge",
+    ),
+    (
+        "bridge/crates/plugin-host/src/instance/process/probe.rs",
+        "a note of the bridge",
+    ),
+];
+/// Reads what was read already.
+const REDACTION: &str = "bridge/crates/plugin-host/src/instance/redaction.rs";
+
+/// The first line that parses JSON of others with `serde_json`, outside of tests.
+fn strict_json(path: &str, text: &str) -> Option<usize> {
+    let is_test = path.contains("/tests") || path.ends_with("/fuzzing.rs");
+    let is_allowed = path == REDACTION || OWN_JSON_IN.iter().any(|(file, _)| *file == path);
+    let reads = READS_FOREIGN_JSON
+        .iter()
+        .any(|above| path.starts_with(above));
+    if is_test || is_allowed || !reads {
+        return None;
+    }
+    let lines = (1..).zip(text.lines());
+    let mut lines = lines.take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    let strict = ["from_str", "from_slice", "from_reader", "Deserializer"];
+    lines
+        .find(|(_, line)| {
+            let line = code(line);
+            strict
+                .iter()
+                .any(|name| line.contains(&format!("serde_json::{name}")))
+        })
+        .map(|(number, _)| number)
+}
+
 #[test]
 fn sources_keep_the_conventions() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -272,6 +324,11 @@ fn check(path: &str, text: &str) -> Vec<String> {
     if let Some((number, name)) = by_path(path, text) {
         refuse(format!(
             "line {number}: {name} takes a path where agents can write; use a descriptor, or give a reason in BY_PATH_IN"
+        ));
+    }
+    if let Some(number) = strict_json(path, text) {
+        refuse(format!(
+            "line {number}: JSON of others is read with foreign_json; give a reason in OWN_JSON_IN if it is not theirs"
         ));
     }
     for (word, below, places) in ONLY_IN {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run,
 };
@@ -195,7 +196,7 @@ impl Talk<'_> {
             if event.data.trim().is_empty() {
                 continue;
             }
-            let value = serde_json::from_str(&event.data).map_err(|error| {
+            let value = foreign_json::from_str(&event.data).map_err(|error| {
                 AdapterError::new(
                     "upstream_error",
                     format!("an event of the agent is not JSON: {error}"),

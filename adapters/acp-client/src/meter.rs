@@ -1,6 +1,7 @@
 //! Usage of a run. Agents count differently: the last model call, the turn, or everything since the session began. A
 //! count of uncertain scope is not reported.
 
+use forge_adapter_api::foreign_json;
 use std::collections::{HashMap, VecDeque};
 
 use forge_adapter_api::Usage;
@@ -134,13 +135,13 @@ impl Meter {
 /// Cost in US dollars; `None` for other currencies.
 fn cost(update: &Value) -> Option<f64> {
     let cost = &update["cost"];
-    (cost["currency"] == "USD").then(|| cost["amount"].as_f64())?
+    (cost["currency"] == "USD").then(|| foreign_json::amount(&cost["amount"]))?
 }
 
 /// Normalises the agent's counts: input includes cached tokens, output includes reasoning tokens. The agent's total
 /// shows which of them its own counts include.
 fn counts(usage: &Value) -> Option<Usage> {
-    let count = |name: &str| usage[name].as_u64();
+    let count = |name: &str| foreign_json::count(&usage[name]);
     let (input, output, total) = (
         count("inputTokens")?,
         count("outputTokens")?,
@@ -186,8 +187,8 @@ fn counts(usage: &Value) -> Option<Usage> {
 /// Counts of Gemini CLI: input includes cached tokens; thoughts are in no count.
 fn quota(counts: &Value) -> Option<Usage> {
     let (input, output) = (
-        counts["input_tokens"].as_u64()?,
-        counts["output_tokens"].as_u64()?,
+        foreign_json::count(&counts["input_tokens"])?,
+        foreign_json::count(&counts["output_tokens"])?,
     );
     (input > 0 || output > 0).then(|| Usage {
         input_tokens: Some(input),

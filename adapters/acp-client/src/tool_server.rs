@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{ExecutionRequest, Host};
 use forge_adapter_transport::caller_tools::{CallerTools, SERVER};
@@ -130,7 +131,7 @@ async fn serve(mut stream: UnixStream, tools: Shared) {
             Ok(_) if line.ends_with(b"\n") => {}
             Ok(_) | Err(_) => return,
         }
-        let Ok(message) = serde_json::from_slice::<Value>(&line) else {
+        let Ok(message) = foreign_json::from_slice::<Value>(&line) else {
             tracing::warn!("the agent sent the caller's tools a line that is not JSON");
             return;
         };

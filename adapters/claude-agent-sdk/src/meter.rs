@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use forge_adapter_api::Usage;
+use forge_adapter_api::foreign_json::{count, read_amount, read_count};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -13,36 +14,32 @@ use crate::transcript::ResultLine;
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct ModelUsage {
-    input_tokens: u64,
-    output_tokens: u64,
-    cache_read_input_tokens: u64,
-    cache_creation_input_tokens: u64,
+    #[serde(deserialize_with = "read_count")]
+    input_tokens: Option<u64>,
+    #[serde(deserialize_with = "read_count")]
+    output_tokens: Option<u64>,
+    #[serde(deserialize_with = "read_count")]
+    cache_read_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "read_count")]
+    cache_creation_input_tokens: Option<u64>,
+    #[serde(deserialize_with = "read_count")]
     thinking_tokens: Option<u64>,
-    #[serde(rename = "costUSD")]
+    #[serde(rename = "costUSD", deserialize_with = "read_amount")]
     cost_usd: Option<f64>,
 }
 
 #[derive(Default)]
 pub(crate) struct Meter {
-    settled: Counts,
+    /// Usage of all turns.
+    settled: Usage,
     /// Cost of all turns; unknown once any part of it is unknown.
     cost: Cost,
-    /// Calls of the main thread since the last result, from the stream.
-    live: Counts,
+    /// Calls of the main thread since the last result, from the stream; `None` without a call.
+    live: Option<Usage>,
     /// Output tokens of the streamed call so far; the program reports a running total.
     call_output: u64,
     /// Cumulative cost of the session at this process's last result, in US dollars.
     cumulative: Option<f64>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    known: bool,
-    input: u64,
-    output: u64,
-    cache_read: u64,
-    cache_write: u64,
-    thinking: Option<u64>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -56,23 +53,23 @@ enum Cost {
 impl Meter {
     /// Starts a streamed call of the main thread, with `usage` of its `message_start`.
     pub(crate) fn call_begins(&mut self, usage: &Value) {
-        let count = |name: &str| usage[name].as_u64().unwrap_or_default();
-        let (read, write) = (
-            count("cache_read_input_tokens"),
-            count("cache_creation_input_tokens"),
-        );
-        self.live.known = true;
-        self.live.input += count("input_tokens") + read + write;
-        self.live.cache_read += read;
-        self.live.cache_write += write;
+        let call = Usage {
+            output_tokens: None,
+            ..of_main_thread(usage)
+        };
+        self.live = Some(self.live.unwrap_or_default().plus(&call));
         self.call_output = 0;
         self.call_goes_on(usage);
     }
 
     /// Updates the streamed call with `usage` of a `message_delta`.
     pub(crate) fn call_goes_on(&mut self, usage: &Value) {
-        if let Some(output) = usage["output_tokens"].as_u64() {
-            self.live.output += output.saturating_sub(self.call_output);
+        if let Some(output) = count(&usage["output_tokens"]) {
+            let more = Usage {
+                output_tokens: Some(output.saturating_sub(self.call_output)),
+                ..Usage::default()
+            };
+            self.live = Some(self.live.unwrap_or_default().plus(&more));
             self.call_output = self.call_output.max(output);
         }
     }
@@ -80,13 +77,13 @@ impl Meter {
     /// Ends a turn: its reported figures replace those counted from the stream.
     pub(crate) fn turn_ends(&mut self, result: &ResultLine) {
         let before = std::mem::replace(&mut self.cumulative, result.total_cost_usd);
-        self.live = Counts::default();
+        self.live = None;
         match &result.model_usage_since_last_result {
             Some(models) => self.settle(models),
             None => {
                 // Older programs report less: the main thread's tokens, and a cumulative cost, whose difference is
                 // unknown for the first result of a resumed session.
-                self.settled.add(&of_main_thread(&result.usage));
+                self.settled = self.settled.plus(&of_main_thread(&result.usage));
                 let cost = match (before, result.total_cost_usd) {
                     (Some(before), Some(now)) => Some((now - before).max(0.0)),
                     (None, Some(_) | None) | (Some(_), None) => None,
@@ -97,57 +94,37 @@ impl Meter {
     }
 
     fn settle(&mut self, models: &BTreeMap<String, ModelUsage>) {
-        self.settled.known = true;
         self.cost.add(Some(0.0));
+        if models.is_empty() {
+            let nothing = usage_of(Some(0), Some(0), Some(0), Some(0), None);
+            self.settled = self.settled.plus(&nothing);
+        }
         for model in models.values() {
-            self.settled.add(&Counts {
-                known: true,
-                input: model.input_tokens
-                    + model.cache_read_input_tokens
-                    + model.cache_creation_input_tokens,
-                output: model.output_tokens,
-                cache_read: model.cache_read_input_tokens,
-                cache_write: model.cache_creation_input_tokens,
-                thinking: model.thinking_tokens,
-            });
+            self.settled = self.settled.plus(&usage_of(
+                model.input_tokens,
+                model.output_tokens,
+                model.cache_read_input_tokens,
+                model.cache_creation_input_tokens,
+                model.thinking_tokens,
+            ));
             self.cost.add(model.cost_usd);
         }
     }
 
     pub(crate) fn usage(&self) -> Usage {
-        let mut counts = self.settled;
-        counts.add(&self.live);
-        if !counts.known {
-            return Usage::default();
-        }
+        let usage = self.settled.plus(&self.live.unwrap_or_default());
+        let total = usage.input_tokens.zip(usage.output_tokens);
         Usage {
-            input_tokens: Some(counts.input),
-            output_tokens: Some(counts.output),
-            thinking_tokens: counts.thinking,
-            total_tokens: Some(counts.input + counts.output),
-            cache_read_tokens: Some(counts.cache_read),
-            cache_write_tokens: Some(counts.cache_write),
+            total_tokens: total.map(|(input, output)| input.saturating_add(output)),
+            ..usage
         }
     }
 
     /// Cost in US dollars; `None` while there are calls without a reported cost.
     pub(crate) fn cost_usd(&self) -> Option<f64> {
         match self.cost {
-            Cost::Known(cost) if !self.live.known => Some(cost),
+            Cost::Known(cost) if self.live.is_none() => Some(cost),
             Cost::Known(_) | Cost::Nothing | Cost::Unknown => None,
-        }
-    }
-}
-
-impl Counts {
-    fn add(&mut self, other: &Counts) {
-        self.known |= other.known;
-        self.input += other.input;
-        self.output += other.output;
-        self.cache_read += other.cache_read;
-        self.cache_write += other.cache_write;
-        if let Some(thinking) = other.thinking {
-            self.thinking = Some(self.thinking.unwrap_or_default() + thinking);
         }
     }
 }
@@ -162,19 +139,33 @@ impl Cost {
     }
 }
 
-fn of_main_thread(usage: &Value) -> Counts {
-    let count = |name: &str| usage[name].as_u64().unwrap_or_default();
-    let (read, write) = (
-        count("cache_read_input_tokens"),
-        count("cache_creation_input_tokens"),
-    );
-    Counts {
-        known: usage.is_object(),
-        input: count("input_tokens") + read + write,
-        output: count("output_tokens"),
-        cache_read: read,
-        cache_write: write,
-        thinking: usage["output_tokens_details"]["thinking_tokens"].as_u64(),
+fn of_main_thread(usage: &Value) -> Usage {
+    let named = |name: &str| count(&usage[name]);
+    usage_of(
+        named("input_tokens"),
+        named("output_tokens"),
+        named("cache_read_input_tokens"),
+        named("cache_creation_input_tokens"),
+        count(&usage["output_tokens_details"]["thinking_tokens"]),
+    )
+}
+
+/// The program's `input` has no cached tokens in it.
+fn usage_of(
+    input: Option<u64>,
+    output: Option<u64>,
+    read: Option<u64>,
+    write: Option<u64>,
+    thinking: Option<u64>,
+) -> Usage {
+    let cached = read.unwrap_or(0).saturating_add(write.unwrap_or(0));
+    Usage {
+        input_tokens: input.map(|input| input.saturating_add(cached)),
+        output_tokens: output,
+        thinking_tokens: thinking,
+        total_tokens: None,
+        cache_read_tokens: read,
+        cache_write_tokens: write,
     }
 }
 
@@ -253,5 +244,21 @@ mod tests {
             (meter.usage().total_tokens, meter.cost_usd()),
             (Some(12), None)
         );
+    }
+
+    #[test]
+    fn floats_and_texts_are_counts_and_what_is_no_count_is_not_known() {
+        let mut meter = Meter::default();
+        meter.call_begins(&json!({"input_tokens": 25.0, "output_tokens": "1"}));
+        meter.call_goes_on(&json!({"output_tokens": 12.0}));
+        assert_eq!(meter.usage().total_tokens, Some(37));
+        meter.turn_ends(&result(json!({"model_usage_since_last_result": {
+            "m": {"inputTokens": 3.0, "outputTokens": null, "costUSD": "0.5"}}})));
+        let usage = meter.usage();
+        assert_eq!(
+            (usage.input_tokens, usage.output_tokens, usage.total_tokens),
+            (Some(3), None, None)
+        );
+        assert_eq!(meter.cost_usd(), Some(0.5));
     }
 }

@@ -3,6 +3,7 @@
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{ExecutionRequest, ExecutionResult, Status};
 
 use crate::config::{Output, Settings};
@@ -44,7 +45,7 @@ pub(crate) fn result(
         && result.structured_output.is_none()
     {
         let output = result.output.as_deref().unwrap_or_default();
-        match serde_json::from_str(output) {
+        match foreign_json::from_str(output) {
             Ok(value) => result.structured_output = Some(value),
             Err(error) => {
                 result.status = Status::Error;

@@ -1,5 +1,6 @@
 //! Rules of the operator that interpret a program's JSON through JSON pointers.
 
+use forge_adapter_api::foreign_json;
 use std::collections::BTreeMap;
 
 use forge_adapter_api::{AdapterEvent, Usage};
@@ -170,7 +171,7 @@ impl Rule {
             Some(code) => Some(code.clone()),
             None => None,
         };
-        let status = found(value, self.error_status.as_ref()).and_then(Value::as_u64);
+        let status = found(value, self.error_status.as_ref()).and_then(foreign_json::count);
         Failure {
             code: code.or_else(|| status.map(of_status)),
             message: text(value, self.error.as_ref()),
@@ -221,7 +222,7 @@ impl Pointers {
     /// Reads the usage into the transcript; true if any count or cost was found.
     pub(crate) fn read(&self, value: &Value, transcript: &mut Transcript) -> bool {
         let number =
-            |pointer: &Option<String>| found(value, pointer.as_ref()).and_then(Value::as_u64);
+            |pointer: &Option<String>| found(value, pointer.as_ref()).and_then(foreign_json::count);
         let (read, write) = (
             number(&self.cache_read_tokens),
             number(&self.cache_write_tokens),
@@ -244,7 +245,7 @@ impl Pointers {
             cache_read_tokens: read,
             cache_write_tokens: write,
         };
-        let cost = found(value, self.cost_usd.as_ref()).and_then(Value::as_f64);
+        let cost = found(value, self.cost_usd.as_ref()).and_then(foreign_json::amount);
         if let Some(model) = text(value, self.model.as_ref()) {
             transcript.model = Some(model);
         }
@@ -336,7 +337,7 @@ mod tests {
             assert_eq!(transcript.usage.cache_write_tokens, None);
         }
         let mut transcript = Transcript::default();
-        assert!(!pointers("apart").read(&json!({"i": "26", "o": -1}), &mut transcript));
+        assert!(!pointers("apart").read(&json!({"i": "many", "o": -1}), &mut transcript));
         assert_eq!(transcript.usage, Usage::default());
     }
 

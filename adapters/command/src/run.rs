@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 
 use forge_adapter_api::child::{Child, Line, Piece, Program, StartError};
 use forge_adapter_api::folder::{Folder, TempFolder};
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, OutputStrategy,
     Result, Run, Usage,
@@ -145,7 +146,7 @@ impl Reading<'_> {
         }
         let status = child.wait().await;
         if !whole.trim().is_empty() {
-            match serde_json::from_str(&whole) {
+            match foreign_json::from_str(&whole) {
                 Ok(value) => self.apply(&value, transcript).await,
                 Err(error) if status.as_ref().is_ok_and(ExitStatus::success) => {
                     return End::Unreadable(format!("the program's output is not JSON: {error}"));

@@ -1,6 +1,7 @@
 //! Accumulates a stream of the platform: chunks in the OpenAI format with the platform's own members. The first event
 //! of a grounded answer can hold citations in place of choices.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{AdapterError, AdapterEvent};
 use forge_adapter_openai_client::{Completion, News};
 use serde_json::{Map, Value, json};
@@ -27,7 +28,7 @@ pub(crate) struct Answer {
 impl Answer {
     /// Adds one event of the stream; returns the adapter events to emit now.
     pub(crate) fn hear(&mut self, data: &str) -> Result<Vec<AdapterEvent>, AdapterError> {
-        let chunk: Value = serde_json::from_str(data).map_err(|error| {
+        let chunk: Value = foreign_json::from_str(data).map_err(|error| {
             let text = format!("an event of the answer is not JSON: {error}");
             AdapterError::new("upstream_error", text).retryable()
         })?;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use forge_adapter_acp_client::AcpClient;
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{AdapterError, Host, Result};
 use forge_adapter_transport::http::{Failure, Http, Limits};
 use reqwest::RequestBuilder;
@@ -221,7 +222,7 @@ impl Management {
             }
             _ => return failure.into(),
         };
-        let said = serde_json::from_str(body).unwrap_or(Value::Null);
+        let said = foreign_json::from_str(body).unwrap_or(Value::Null);
         let said = said["detail"].as_str().unwrap_or(body);
         AdapterError::new(code, format!("Hermes: {said}"))
     }

@@ -1,6 +1,7 @@
 //! One callback: found, read, verified and passed on, in this order, so that a body is read only for an execution that
 //! waits for it.
 
+use forge_adapter_api::foreign_json;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -142,7 +143,7 @@ impl Callbacks {
         let (body, _memory) = self.bodies.read(body, None).await?;
         let verified = self.signing.verify(&head.headers, &body);
         verified.map_err(|_| Refusal::Unsigned)?;
-        let message = wire::message(&serde_json::from_slice(&body)?)?;
+        let message = wire::message(&foreign_json::from_slice(&body)?)?;
         let place = messages.reserve().await.map_err(|_| Refusal::Gone)?;
         // Nothing is awaited between recording the id and passing the message on: a sender that disconnects cannot
         // leave one without the other.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
 };
@@ -249,7 +250,7 @@ fn message(event: &ServerEvent) -> std::result::Result<Option<Message>, Malforme
     if event.data.trim().is_empty() {
         return Ok(None);
     }
-    let value: Value = serde_json::from_str(&event.data).map_err(Malformed::Event)?;
+    let value: Value = foreign_json::from_str(&event.data).map_err(Malformed::Event)?;
     if value["type"].is_string() {
         return wire::message(&value).map(Some);
     }

@@ -182,11 +182,7 @@ fn may_come_back(failure: &Failure) -> bool {
         Failure::Refused { status, .. } => {
             status.is_server_error() || matches!(status.as_u16(), 408 | 429)
         }
-        Failure::Tls(_)
-        | Failure::Client(_)
-        | Failure::TooLong(_)
-        | Failure::NotUtf8
-        | Failure::NotJson(_) => false,
+        Failure::Tls(_) | Failure::Client(_) | Failure::TooLong(_) | Failure::NotJson(_) => false,
     }
 }
 

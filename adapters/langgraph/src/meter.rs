@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use forge_adapter_api::Usage;
+use forge_adapter_api::foreign_json::count;
 use serde_json::Value;
 
 use crate::thread::is_the_models;
@@ -30,28 +31,14 @@ impl Meter {
         self.messages
             .values()
             .copied()
-            .reduce(|sum, next| Usage {
-                input_tokens: add(sum.input_tokens, next.input_tokens),
-                output_tokens: add(sum.output_tokens, next.output_tokens),
-                thinking_tokens: add(sum.thinking_tokens, next.thinking_tokens),
-                total_tokens: add(sum.total_tokens, next.total_tokens),
-                cache_read_tokens: add(sum.cache_read_tokens, next.cache_read_tokens),
-                cache_write_tokens: add(sum.cache_write_tokens, next.cache_write_tokens),
-            })
+            .reduce(|sum, next| sum.plus(&next))
             .unwrap_or_default()
     }
 }
 
-fn add(a: Option<u64>, b: Option<u64>) -> Option<u64> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.saturating_add(b)),
-        (one, None) | (None, one) => one,
-    }
-}
-
 fn usage_of(usage: &Value) -> Option<Usage> {
-    let input = usage["input_tokens"].as_u64();
-    let output = usage["output_tokens"].as_u64();
+    let input = count(&usage["input_tokens"]);
+    let output = count(&usage["output_tokens"]);
     if input.is_none() && output.is_none() {
         return None;
     }
@@ -62,10 +49,11 @@ fn usage_of(usage: &Value) -> Option<Usage> {
     Some(Usage {
         input_tokens: input,
         output_tokens: output,
-        thinking_tokens: written["reasoning"].as_u64(),
-        total_tokens: usage["total_tokens"].as_u64().or(add(input, output)),
-        cache_read_tokens: read["cache_read"].as_u64(),
-        cache_write_tokens: read["cache_creation"].as_u64(),
+        thinking_tokens: count(&written["reasoning"]),
+        total_tokens: count(&usage["total_tokens"])
+            .or_else(|| Some(input?.saturating_add(output?))),
+        cache_read_tokens: count(&read["cache_read"]),
+        cache_write_tokens: count(&read["cache_creation"]),
     })
 }
 

@@ -1,5 +1,6 @@
 //! Converts the end of a run to the bridge's result. Pure.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{ExecutionRequest, ExecutionResult, Status};
 use serde_json::{Value, json};
@@ -78,7 +79,7 @@ fn text_at(value: &Value) -> String {
 /// no such key.
 fn structured(state: &State, shape: &Shape, text: Option<&str>) -> Option<Value> {
     let at = state.at(&shape.structured).cloned();
-    at.or_else(|| serde_json::from_str(text?).ok())
+    at.or_else(|| foreign_json::from_str(text?).ok())
 }
 
 fn of_status(

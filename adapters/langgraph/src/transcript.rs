@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use forge_adapter_api::AdapterEvent;
+use forge_adapter_api::foreign_json;
 use forge_adapter_transport::http::ServerEvent;
 use serde_json::{Value, json};
 
@@ -89,7 +90,7 @@ impl Transcript {
             reason,
         };
         let data: Value =
-            serde_json::from_str(&event.data).map_err(|error| malformed(error.to_string()))?;
+            foreign_json::from_str(&event.data).map_err(|error| malformed(error.to_string()))?;
         let mut events = match mode {
             "metadata" => match data["attempt"].as_u64() {
                 // The server runs the unfinished nodes again.

@@ -180,7 +180,6 @@ fn judge(path: &str, answer: Result<(), Failure>) -> Health {
         | Failure::Client(_)
         | Failure::Broken(_)
         | Failure::TooLong(_)
-        | Failure::NotUtf8
         | Failure::NotJson(_) => Health::degraded(format!("{path}: {failure}: check the server")),
     }
 }

@@ -2,6 +2,7 @@
 //! `{"message": text}`, in the body of an answer or within a stream.
 
 use forge_adapter_api::AdapterError;
+use forge_adapter_api::foreign_json;
 use forge_adapter_transport::http::{Failure, named};
 use forge_adapter_transport::retry::{Refusal, details};
 use serde_json::Value;
@@ -30,14 +31,13 @@ pub fn refused(failure: Failure) -> AdapterError {
 /// Converts a failed call; `own` parses errors specific to the dialect.
 pub(crate) fn of(failure: Failure, own: fn(&Value) -> Option<AdapterError>) -> AdapterError {
     let said = match &failure {
-        Failure::Refused { body, .. } => serde_json::from_str::<Value>(body).ok(),
+        Failure::Refused { body, .. } => foreign_json::from_str::<Value>(body).ok(),
         Failure::Tls(_)
         | Failure::Client(_)
         | Failure::Connect(_)
         | Failure::Silent(_)
         | Failure::Broken(_)
         | Failure::TooLong(_)
-        | Failure::NotUtf8
         | Failure::NotJson(_) => None,
     };
     let head = match &failure {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{AdapterError, AdapterEvent, Events};
 use forge_adapter_transport::http::{Failure, Http, Reply, ServerEvent, ServerEvents};
 use forge_adapter_transport::retry::details;
@@ -142,7 +143,7 @@ async fn take(
     events: &Events,
     own: Refusal,
 ) -> Result<(), AdapterError> {
-    let chunk: Value = serde_json::from_str(&event.data).map_err(|error| {
+    let chunk: Value = foreign_json::from_str(&event.data).map_err(|error| {
         AdapterError::new(
             "upstream_error",
             format!("an event of the stream is not JSON: {error}"),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{AdapterError, AdapterEvent, ExecutionResult, Usage};
 use forge_adapter_transport::retry::Retries;
@@ -220,7 +221,7 @@ impl Completion {
     /// Token counts of all tries.
     pub fn used(&self) -> Usage {
         let tries = self.usages().map(usage::of);
-        tries.fold(Usage::default(), |all, one| usage::plus(&all, &one))
+        tries.fold(Usage::default(), |all, one| all.plus(&one))
     }
 
     /// Ends a try: returns its end, or `None` after the wait before the next one. A try is repeated only if nothing of
@@ -259,7 +260,7 @@ impl Completion {
                 "" => "{}",
                 arguments => arguments,
             };
-            let input = serde_json::from_str(arguments).map_err(|error| {
+            let input = foreign_json::from_str(arguments).map_err(|error| {
                 let text = format!(
                     "the arguments of a call of {} are not JSON: {error}",
                     call.name

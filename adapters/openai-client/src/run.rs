@@ -1,5 +1,6 @@
 //! An execution: request body, answer and result.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
 };
@@ -93,7 +94,7 @@ pub(crate) async fn execute<D: Dialect>(
         adapter.sessions.write(&session, &history)?;
         if request.output_schema.is_some() && settings.structured != Structured::Off {
             // The bridge rejects text that is not JSON and keeps the text.
-            result.structured_output = serde_json::from_str(&heard.text).ok();
+            result.structured_output = foreign_json::from_str(&heard.text).ok();
         }
     }
     let usage = heard.used();

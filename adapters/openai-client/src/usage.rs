@@ -2,27 +2,12 @@
 //! unreported counts are `None`.
 
 use forge_adapter_api::Usage;
+use forge_adapter_api::foreign_json::count;
 use serde_json::Value;
-
-/// The sum of two counts; unknown only if both are.
-pub(crate) fn plus(one: &Usage, other: &Usage) -> Usage {
-    let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
-        (Some(one), Some(other)) => Some(one.saturating_add(other)),
-        (one, other) => one.or(other),
-    };
-    Usage {
-        input_tokens: sum(one.input_tokens, other.input_tokens),
-        output_tokens: sum(one.output_tokens, other.output_tokens),
-        thinking_tokens: sum(one.thinking_tokens, other.thinking_tokens),
-        total_tokens: sum(one.total_tokens, other.total_tokens),
-        cache_read_tokens: sum(one.cache_read_tokens, other.cache_read_tokens),
-        cache_write_tokens: sum(one.cache_write_tokens, other.cache_write_tokens),
-    }
-}
 
 /// The counts of one answer.
 pub fn of(usage: &Value) -> Usage {
-    let first = |paths: &[&str]| paths.iter().find_map(|path| usage.pointer(path)?.as_u64());
+    let first = |paths: &[&str]| paths.iter().find_map(|path| count(usage.pointer(path)?));
     let input = first(&["/prompt_tokens"]);
     let output = first(&["/completion_tokens"]);
     Usage {

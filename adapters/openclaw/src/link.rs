@@ -6,6 +6,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use forge_adapter_api::Health;
+use forge_adapter_api::foreign_json;
 use forge_adapter_transport::http::Http;
 use futures_util::{SinkExt as _, StreamExt as _};
 use reqwest::{StatusCode, Upgraded};
@@ -178,7 +179,7 @@ async fn next(socket: &mut Socket) -> Result<Frame, Health> {
     loop {
         match socket.next().await {
             Some(Ok(Message::Text(text))) => {
-                return serde_json::from_str(&text).map_err(|_| garbage());
+                return foreign_json::from_str(&text).map_err(|_| garbage());
             }
             Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
             Some(Ok(Message::Binary(_) | Message::Frame(_))) => return Err(garbage()),

@@ -1,5 +1,6 @@
 //! The end of a run as a result. Pure.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{AdapterError, ExecutionResult, Usage};
 use serde_json::{Value, json};
 
@@ -124,7 +125,7 @@ fn ended(end: &End, transcript: &Transcript) -> ExecutionResult {
     let costs = usages.clone().map(|usage| &usage["cost"]["total"]);
     let cost: f64 = costs
         .chain([&meta["costUsd"]])
-        .filter_map(Value::as_f64)
+        .filter_map(foreign_json::amount)
         .sum();
     let effective = &end.answer["terminalReceipt"]["effective"];
     ExecutionResult {
@@ -141,7 +142,7 @@ fn ended(end: &End, transcript: &Transcript) -> ExecutionResult {
 fn usage<'a>(parts: impl IntoIterator<Item = &'a Value>) -> Usage {
     let mut total = Usage::default();
     for part in parts {
-        let number = |name: &str| part[name].as_u64();
+        let number = |name: &str| foreign_json::count(&part[name]);
         let add = |sum: &mut Option<u64>, more: Option<u64>| {
             if let Some(more) = more {
                 *sum = Some(sum.unwrap_or(0) + more);

@@ -2,6 +2,7 @@
 //! run.
 
 use forge_adapter_api::AdapterError;
+use forge_adapter_api::foreign_json;
 use forge_adapter_openai_client::{Dialect, OpenAi};
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ impl Dialect for OpenRouter {
     }
 
     fn cost(usage: &Value) -> Option<f64> {
-        usage["cost"].as_f64()
+        foreign_json::amount(&usage["cost"])
     }
 
     fn model_provider(answer: &Value) -> Option<String> {

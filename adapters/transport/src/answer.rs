@@ -1,5 +1,6 @@
 //! HTTP answers whose format the server chooses: the head first, then the body according to the head.
 
+use forge_adapter_api::foreign_json;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
@@ -70,7 +71,7 @@ impl Answer {
         if body.is_empty() {
             return Ok(Value::Null);
         }
-        serde_json::from_slice(&body).map_err(Failure::NotJson)
+        foreign_json::from_slice(&body).map_err(Failure::NotJson)
     }
 
     /// The body as server-sent events.

@@ -32,8 +32,6 @@ pub enum Failure {
     Broken(Break),
     #[error(transparent)]
     TooLong(TooLong),
-    #[error("the answer is not UTF-8")]
-    NotUtf8,
     #[error("the answer is not JSON")]
     NotJson(#[source] serde_json::Error),
 }
@@ -89,7 +87,7 @@ impl From<Failure> for AdapterError {
             Failure::Connect(_) => passing("unreachable"),
             Failure::Silent(_) => passing("timeout"),
             Failure::Broken(_) => passing("broken"),
-            Failure::TooLong(_) | Failure::NotUtf8 | Failure::NotJson(_) => {
+            Failure::TooLong(_) | Failure::NotJson(_) => {
                 ("upstream_error", false, "malformed", None)
             }
             Failure::Tls(_) | Failure::Client(_) => ("internal", false, "internal", None),

@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use forge_adapter_api::child::{Child, Line};
+use forge_adapter_api::foreign_json;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -42,7 +43,7 @@ impl JsonLines {
         loop {
             match self.child.next().await? {
                 Line::Text(line) if line.trim().is_empty() => {}
-                Line::Text(line) => match serde_json::from_str(&line) {
+                Line::Text(line) => match foreign_json::from_str(&line) {
                     Ok(value) => return Some(Ok(value)),
                     Err(error) => {
                         tracing::debug!(bytes = line.len(), %error, "a line that is not JSON was skipped");

@@ -6,6 +6,7 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use forge_adapter_api::child::{Child, Line};
+use forge_adapter_api::foreign_json;
 use serde_json::{Map, Value, json};
 
 /// The requested method does not exist.
@@ -137,7 +138,7 @@ impl JsonRpc {
                 Line::Text(line) => line,
                 Line::TooLong { bytes, .. } => return Some(Err(Unreadable::TooLong { bytes })),
             };
-            match serde_json::from_str(&line).map(incoming) {
+            match foreign_json::from_str(&line).map(incoming) {
                 Ok(Some(message)) => return Some(Ok(message)),
                 Err(_) if line.trim_start().starts_with('{') => {
                     return Some(Err(Unreadable::Malformed));
@@ -186,7 +187,7 @@ pub(crate) fn incoming(message: Value) -> Option<Incoming> {
             Some(_) => return None,
         });
     }
-    let id = message.get("id")?.as_u64()?;
+    let id = foreign_json::count(message.get("id")?)?;
     let outcome = match (message.remove("error"), message.remove("result")) {
         (Some(Value::Object(error)), _) => Err(rpc_error(error)),
         (Some(Value::Null) | None, Some(result)) => Ok(result),
@@ -270,7 +271,14 @@ mod tests {
             (json!({"id": [1], "method": "m"}), None),
             (json!({"id": 1, "method": 7}), None),
             (json!({"id": 1}), None),
-            (json!({"id": "1", "result": 1}), None),
+            (
+                json!({"id": "1", "result": 1}),
+                Some(Incoming::Answer {
+                    id: 1,
+                    outcome: Ok(json!(1)),
+                }),
+            ),
+            (json!({"id": "one", "result": 1}), None),
             (json!({"result": 1}), None),
             (json!({"id": 1, "error": "no"}), None),
             (json!([{"id": 1, "result": 1}]), None),

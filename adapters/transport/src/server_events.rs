@@ -1,5 +1,5 @@
 //! Parser of server-sent events or lines from the pieces of an answer: bounded in size, with a limit on
-//! silence, and an error for a truncated event.
+//! silence, and an error for a truncated event. Bytes that are not UTF-8 are replaced, as browsers do.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -122,7 +122,7 @@ impl Reader {
             if end.is_some() {
                 self.after_return = piece.first() == Some(&b'\r');
                 piece.advance(1);
-                if let Some(event) = self.end_line()? {
+                if let Some(event) = self.end_line() {
                     return Ok(Some(event));
                 }
             }
@@ -134,18 +134,18 @@ impl Reader {
         self.line.len() + self.name.len() + self.data.as_ref().map_or(0, String::len)
     }
 
-    fn end_line(&mut self) -> Result<Option<ServerEvent>, Failure> {
+    fn end_line(&mut self) -> Option<ServerEvent> {
         let line = std::mem::take(&mut self.line);
         let line = without_mark(&line, std::mem::take(&mut self.first));
-        let line = std::str::from_utf8(line).map_err(|_| Failure::NotUtf8)?;
+        let line = &*String::from_utf8_lossy(line);
         if self.framing == Framing::Lines {
-            return Ok(Some(of_line(line)));
+            return Some(of_line(line));
         }
         if line.is_empty() {
             let name = std::mem::take(&mut self.name);
             // Some servers send events without data to keep the connection open.
             let data = self.data.take().filter(|data| !data.is_empty());
-            return Ok(data.map(|data| ServerEvent {
+            return data.map(|data| ServerEvent {
                 id: self.id.clone(),
                 name: if name.is_empty() {
                     "message".to_owned()
@@ -153,7 +153,7 @@ impl Reader {
                     name
                 },
                 data,
-            }));
+            });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);
@@ -168,7 +168,7 @@ impl Reader {
             // Comments and unknown fields are ignored.
             _ => {}
         }
-        Ok(None)
+        None
     }
 
     /// Handles the end of the answer: returns the last line, or an error if an event is incomplete.
@@ -179,10 +179,7 @@ impl Reader {
             !line.is_empty() && (b"data".starts_with(line) || line.starts_with(b"data"));
         match self.framing {
             Framing::Lines if line.is_empty() => None,
-            Framing::Lines => Some(match std::str::from_utf8(line) {
-                Ok(line) => Ok(of_line(line)),
-                Err(_) => Err(Failure::NotUtf8),
-            }),
+            Framing::Lines => Some(Ok(of_line(&String::from_utf8_lossy(line)))),
             Framing::Events if self.data.take().is_some() || begins_data => {
                 Some(Err(Failure::Broken(Break::InEvent)))
             }

@@ -1,5 +1,6 @@
 //! Requests to the AI Gateway besides model calls: cost of an answer, and validity of the key.
 
+use forge_adapter_api::foreign_json;
 use std::time::Duration;
 
 use forge_adapter_transport::http::Http;
@@ -38,5 +39,5 @@ pub(crate) async fn cost(http: &Http, target: &Target, id: &str) -> Option<f64> 
 
 fn of(told: &Value) -> Option<f64> {
     let data = told.get("data").unwrap_or(told);
-    data["total_cost"].as_f64().filter(|cost| *cost >= 0.0)
+    foreign_json::amount(&data["total_cost"])
 }

@@ -1,5 +1,6 @@
 //! Google's Gemini protocol, `streamGenerateContent`.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
@@ -175,7 +176,7 @@ impl Gemini {
 }
 
 fn counted(told: &Value) -> Value {
-    let count = |name: &str| told[name].as_u64();
+    let count = |name: &str| foreign_json::count(&told[name]);
     let thought = count("thoughtsTokenCount");
     let plus = |number: Option<u64>, more: Option<u64>| {
         number.map(|number| number.saturating_add(more.unwrap_or(0)))

@@ -128,7 +128,6 @@ fn judge(answer: Result<(), Failure>) -> Option<Health> {
         | Failure::Client(_)
         | Failure::Broken(_)
         | Failure::TooLong(_)
-        | Failure::NotUtf8
         | Failure::NotJson(_) => Health::degraded(failure.to_string()),
     })
 }

@@ -1,5 +1,6 @@
 //! Anthropic's Messages protocol.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
 use serde_json::{Value, json};
@@ -88,7 +89,7 @@ impl Protocol for Messages {
                 Vec::new()
             }
             "message_delta" => {
-                let output = event["usage"]["output_tokens"].as_u64();
+                let output = foreign_json::count(&event["usage"]["output_tokens"]);
                 let mut chunks = vec![self.counted(&event["usage"], output)];
                 chunks.extend(event["delta"]["stop_reason"].as_str().map(|reason| {
                     finish(match reason {
@@ -173,7 +174,7 @@ impl Messages {
     fn end_call(&mut self) {
         if let (Some(block), Ok(input)) = (
             self.blocks.last_mut(),
-            serde_json::from_str::<Value>(&self.arguments),
+            foreign_json::from_str::<Value>(&self.arguments),
         ) && block["type"] == "tool_use"
         {
             block["input"] = input;
@@ -183,7 +184,7 @@ impl Messages {
 
     /// Updates the input counts and returns a usage chunk. Servers send the totals at the start, some again at the end.
     fn counted(&mut self, told: &Value, output: Option<u64>) -> Value {
-        let count = |name: &str, known: Option<u64>| told[name].as_u64().or(known);
+        let count = |name: &str, known: Option<u64>| foreign_json::count(&told[name]).or(known);
         self.input = Counts {
             fresh: count("input_tokens", self.input.fresh),
             read: count("cache_read_input_tokens", self.input.read),

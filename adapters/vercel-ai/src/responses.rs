@@ -1,5 +1,6 @@
 //! OpenAI's Responses protocol.
 
+use forge_adapter_api::foreign_json;
 use std::collections::BTreeSet;
 
 use forge_adapter_api::options::{Reasoning, ToolChoice};
@@ -178,7 +179,7 @@ fn counted(told: &Value) -> Value {
     if !told.is_object() {
         return json!({});
     }
-    let count = |path: &str| told.pointer(path).and_then(Value::as_u64);
+    let count = |path: &str| told.pointer(path).and_then(foreign_json::count);
     usage(
         count("/input_tokens"),
         count("/output_tokens"),

@@ -1,5 +1,6 @@
 //! One execution, the same in all modes: builds the request, reads the answer, and makes the result.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::options::ToolChoice;
 use forge_adapter_api::{
     AdapterEvent, Events, ExecutionRequest, ExecutionResult, Host, Result, Run, Status,
@@ -98,7 +99,7 @@ pub(crate) async fn execute(
         room.sessions.write(&session, &history)?;
         if request.output_schema.is_some() {
             // Text that is not JSON is left to the bridge, which rejects it and keeps the text.
-            result.structured_output = serde_json::from_str(&heard.text).ok();
+            result.structured_output = foreign_json::from_str(&heard.text).ok();
         }
     }
     let usage = heard.used();

@@ -1,6 +1,7 @@
 //! The `ai` package in a Node process, one per run: the request is one line of JSON, the answer is lines of JSON. Keys
 //! are sent over stdin, not in arguments or the environment.
 
+use forge_adapter_api::foreign_json;
 use std::path::Path;
 use std::time::Duration;
 
@@ -298,7 +299,7 @@ fn is_worth_keeping(messages: &Value) -> bool {
 
 /// Usage of the single step; calls are handed back, so there is only one.
 fn counted(told: &Value) -> Value {
-    let count = |path: &str| told.pointer(path).and_then(Value::as_u64);
+    let count = |path: &str| told.pointer(path).and_then(foreign_json::count);
     usage(
         count("/inputTokens"),
         count("/outputTokens"),

@@ -2,6 +2,7 @@
 //! events of an answer are converted to chunks of that form, so text, calls, limits and ends are read in one place.
 //! Data that only one protocol understands is stored with the message.
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::request::Tool;
 use forge_adapter_api::{AdapterError, Events, ModelOptions, Result};
 use forge_adapter_openai_client::{
@@ -120,7 +121,7 @@ async fn follow<P: Protocol + Default>(
         if event.data.trim() == "[DONE]" {
             continue;
         }
-        let event: Value = serde_json::from_str(&event.data).map_err(|error| {
+        let event: Value = foreign_json::from_str(&event.data).map_err(|error| {
             let text = format!("an event of the stream is not JSON: {error}");
             AdapterError::new("upstream_error", text)
         })?;

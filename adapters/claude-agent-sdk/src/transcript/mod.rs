@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
-use forge_adapter_api::AdapterEvent;
+use forge_adapter_api::{AdapterEvent, foreign_json};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -22,6 +22,7 @@ pub(crate) struct ResultLine {
     pub(crate) terminal_reason: Option<String>,
     pub(crate) structured_output: Option<Value>,
     /// Cumulative over the session.
+    #[serde(deserialize_with = "foreign_json::read_amount")]
     pub(crate) total_cost_usd: Option<f64>,
     /// Usage of this turn, main thread only.
     pub(crate) usage: Value,
@@ -348,7 +349,11 @@ impl Transcript {
     }
 
     fn result(&mut self, line: &Value) -> Vec<AdapterEvent> {
-        let result: ResultLine = match serde_json::from_value(line.clone()) {
+        let mut members = line.clone();
+        if let Value::Object(members) = &mut members {
+            members.retain(|_, member| !member.is_null());
+        }
+        let result: ResultLine = match serde_json::from_value(members) {
             Ok(result) => result,
             // The turn has ended, even if its result cannot be parsed completely.
             Err(error) => ResultLine {

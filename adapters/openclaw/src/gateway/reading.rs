@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::{AdapterEvent, Health};
 use futures_util::{Stream, StreamExt as _};
 use serde_json::Value;
@@ -47,7 +48,7 @@ impl Gateway {
                     return Health::offline(format!("the gateway closed the connection: {reason}"));
                 }
             };
-            match serde_json::from_str(&text) {
+            match foreign_json::from_str(&text) {
                 Ok(Frame::Res {
                     id,
                     ok,

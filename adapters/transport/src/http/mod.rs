@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use forge_adapter_api::foreign_json;
 use forge_adapter_api::host;
 use futures_util::StreamExt as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, RETRY_AFTER};
@@ -209,7 +210,7 @@ impl Http {
 
     async fn value(&self, response: &mut Response) -> Result<Value, Failure> {
         let body = self.whole(response).await?;
-        serde_json::from_slice(&body).map_err(Failure::NotJson)
+        foreign_json::from_slice(&body).map_err(Failure::NotJson)
     }
 
     async fn beginning(&self, response: &mut Response) -> String {
