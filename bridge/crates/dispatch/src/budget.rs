@@ -1,7 +1,7 @@
 //! Usage of a dispatch over all its attempts, and the check against its budget.
 
 use forge_adapter_api::request::Budget;
-use forge_adapter_api::{ExecutionResult, Usage};
+use forge_adapter_api::{ExecutionResult, Usage, foreign_json};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
@@ -20,10 +20,7 @@ pub struct Spent {
 impl Spent {
     /// Reads totals from event data or a result; a value that is not a valid count becomes `None`.
     pub fn read(usage: Option<&Value>, cost: Option<&Value>) -> Self {
-        let count = |name: &str| {
-            let value = usage?.get(name)?;
-            value.as_u64().or_else(|| whole(value.as_f64()?))
-        };
+        let count = |name: &str| foreign_json::count(usage?.get(name)?);
         Self {
             usage: Usage {
                 input_tokens: count("inputTokens"),
@@ -33,9 +30,7 @@ impl Spent {
                 cache_read_tokens: count("cacheReadTokens"),
                 cache_write_tokens: count("cacheWriteTokens"),
             },
-            cost_usd: cost
-                .and_then(Value::as_f64)
-                .filter(|cost| known_cost(*cost)),
+            cost_usd: cost.and_then(foreign_json::amount),
         }
     }
 
@@ -150,7 +145,7 @@ impl UsageTotals {
     pub fn conclude(&mut self, result: &ExecutionResult) {
         self.raise(&Spent {
             usage: result.usage,
-            cost_usd: result.cost_usd.filter(|cost| known_cost(*cost)),
+            cost_usd: result.cost_usd,
         });
     }
 
@@ -222,16 +217,6 @@ fn either<T>(a: Option<T>, b: Option<T>, both: fn(T, T) -> T) -> Option<T> {
     }
 }
 
-/// Reads a count that a runtime reports in floating point.
-fn whole(number: f64) -> Option<u64> {
-    let exact = number.fract() == 0.0 && (0.0..=9_007_199_254_740_992.0).contains(&number);
-    exact.then_some(number as u64)
-}
-
-pub(super) fn known_cost(cost: f64) -> bool {
-    cost.is_finite() && cost >= 0.0
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -262,13 +247,10 @@ mod tests {
             let mut meter = UsageTotals::default();
             let (mut tokens, mut cost) = (0_u64, 0.0_f64);
             for round in &rounds {
-                let most = |name: &str| round.iter().filter_map(|data| {
-                    let value = &data[name];
-                    value.as_u64().or_else(|| whole(value.as_f64()?))
-                }).max().unwrap_or(0);
-                let costs = round.iter().filter_map(|data| data["costUsd"].as_f64());
+                let most = |name: &str| round.iter().filter_map(|data| foreign_json::count(&data[name])).max().unwrap_or(0);
+                let costs = round.iter().filter_map(|data| foreign_json::amount(&data["costUsd"]));
                 tokens = tokens.saturating_add(most("inputTokens"));
-                cost += costs.filter(|cost| *cost >= 0.0).fold(0.0, f64::max);
+                cost += costs.fold(0.0, f64::max);
                 let mut before = meter.spent();
                 for data in round {
                     meter.observe(data);
@@ -336,12 +318,21 @@ mod tests {
     }
 
     #[test]
+    fn a_budget_holds_for_counts_in_any_form() {
+        for count in [json!(101), json!(101.0), json!("101")] {
+            let mut meter = UsageTotals::default();
+            meter.observe(&json!({"inputTokens": count}));
+            assert!(meter.exceeded(Some(&tokens(100))).is_some(), "{count}");
+        }
+    }
+
+    #[test]
     fn what_is_no_count_is_not_known() {
         for data in [
             json!(null),
             json!([]),
             json!({"inputTokens": -1, "costUsd": -0.5}),
-            json!({"inputTokens": "5", "costUsd": "1"}),
+            json!({"inputTokens": "many", "costUsd": "free"}),
             json!({"inputTokens": 1.5, "costUsd": null}),
             json!({"inputTokens": 1e300}),
         ] {
@@ -409,10 +400,10 @@ mod tests {
                 output_tokens: Some(2),
                 ..Usage::default()
             },
-            cost_usd: Some(f64::NAN),
+            cost_usd: Some(0.5),
             ..ExecutionResult::ok("")
         });
         assert_eq!(meter.spent().tokens(), Some(9));
-        assert_eq!(meter.spent().cost_usd, None);
+        assert_eq!(meter.spent().cost_usd, Some(0.5));
     }
 }

@@ -1,5 +1,6 @@
 //! Output files of a run: their contents are collected when it ends, and described in its result.
 
+use forge_adapter_api::foreign_json;
 use std::io::Read as _;
 use std::path::Path;
 
@@ -61,7 +62,7 @@ pub(super) async fn collect(answer: &[u8], workspace: Option<Folder>) -> Vec<Col
         output_files: Vec<OutputFile>,
     }
     // An answer that cannot be read is reported with the result.
-    let Ok(Answer { output_files }) = serde_json::from_slice(answer) else {
+    let Ok(Answer { output_files }) = foreign_json::from_slice(answer) else {
         return Vec::new();
     };
     if output_files.is_empty() {

@@ -2,6 +2,7 @@
 //! else of it is kept. The last message that was reported is noted in a file of the user's state folder, so that no hook
 //! reports a message again.
 
+use forge_adapter_api::foreign_json;
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -196,7 +197,7 @@ fn messages_of(lines: &str) -> Vec<Message> {
     // Most of a transcript is in lines without usage.
     for line in lines.lines().filter(|line| line.contains("\"usage\"")) {
         // Other lines have other members.
-        let Ok(Line { kind, message }) = serde_json::from_str(line) else {
+        let Ok(Line { kind, message }) = foreign_json::from_str(line) else {
             continue;
         };
         // Answers that the program makes itself name no model.

@@ -2,16 +2,16 @@
 //! is replaced. Anything that is not a result is a protocol violation.
 
 use forge_adapter_api::ExecutionResult;
+use forge_adapter_api::foreign_json;
 use serde_json::{Map, Value};
 
-use crate::budget::{Spent, known_cost};
+use crate::budget::Spent;
 
 /// Parses a result. The error describes the first problem.
 pub(crate) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
-    match serde_json::from_slice::<ExecutionResult>(bytes) {
+    match foreign_json::from_slice::<ExecutionResult>(bytes) {
         // serde also reads a struct from an array.
         Ok(result) if bytes.trim_ascii_start().starts_with(b"{") => Ok(ExecutionResult {
-            cost_usd: result.cost_usd.filter(|cost| known_cost(*cost)),
             duration_ms: None,
             ..result
         }),

@@ -1,5 +1,6 @@
 //! Check of an output against a schema: the adapter's structured output, or its text parsed as JSON.
 
+use forge_adapter_api::foreign_json;
 use serde_json::Value;
 
 use forge_base::schema;
@@ -12,7 +13,7 @@ pub(crate) fn check(
 ) -> Result<Value, String> {
     let value = match (structured, text) {
         (Some(value), _) => value.clone(),
-        (None, Some(text)) => serde_json::from_str(unfenced(text))
+        (None, Some(text)) => foreign_json::from_str(unfenced(text))
             .map_err(|error| format!("the output is not JSON: {error}"))?,
         (None, None) => return Err("there is neither structured output nor text".into()),
     };

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 use tonic::Code;
 
+use forge_adapter_api::foreign_json::readable;
 use forge_base::json;
 
 use crate::diagnostic::Diagnostic;
@@ -82,7 +83,7 @@ pub fn read(status: Status, body: &[u8], described: &str, said: &str) -> Reply {
             let message = format!("{described} returned HTTP {code} without a body; wanted JSON");
             return Reply::failed(&Diagnostic::error(BAD_RESPONSE, message));
         }
-        (_, false) => match json::parse(text) {
+        (_, false) => match json::parse(readable(&String::from_utf8_lossy(text)).as_bytes()) {
             Ok(value) => value,
             Err(error) => {
                 let message = format!("{described} returned non-JSON response: {error}{said}");

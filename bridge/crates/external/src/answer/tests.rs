@@ -143,9 +143,14 @@ fn an_answer_that_is_not_json_is_a_failure() {
     ] {
         assert_eq!(failure(status, body).0, BAD_RESPONSE, "{status:?} {body}");
     }
+    assert!(
+        read(OK, b"{\"result\": \"\\ud83d\xff\"}", "entry", "")
+            .result
+            .is_some()
+    );
     let deep = "[".repeat(100_000);
     assert_eq!(failure(OK, &deep).0, BAD_RESPONSE);
-    let binary = read(Status::Exit(0), b"\"\xff\"", "entry", "; stderr: help");
+    let binary = read(Status::Exit(0), b"\xff\xfe", "entry", "; stderr: help");
     let message = binary.diagnostics[0]["message"].as_str().unwrap();
     assert!(message.ends_with("; stderr: help"), "{message}");
 }

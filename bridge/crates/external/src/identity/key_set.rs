@@ -1,5 +1,6 @@
 //! Public keys of an issuer: fetched through the guard, kept, and asked for again when a token names an unknown one.
 
+use forge_adapter_api::foreign_json;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -139,5 +140,5 @@ async fn get<T: DeserializeOwned>(client: &Client, url: Url) -> Result<T, String
             answer.status
         ));
     }
-    serde_json::from_slice(&answer.body).map_err(|error| format!("{url}: {error}"))
+    foreign_json::from_slice(&answer.body).map_err(|error| format!("{url}: {error}"))
 }

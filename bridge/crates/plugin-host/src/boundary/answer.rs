@@ -1,6 +1,7 @@
 //! Answers of an adapter: their size limit, and the errors that take the place of those that break a rule. Pure.
 
 use forge_adapter_api::AdapterError;
+use forge_adapter_api::foreign_json;
 
 use crate::boundary::truncated_answer;
 
@@ -34,7 +35,7 @@ pub(crate) fn too_large(head: &[u8], found: usize, most: usize) -> AdapterError 
 
 /// Parses an adapter's error; an unreadable one is a `protocol_violation`.
 pub(crate) fn read_error(bytes: &[u8]) -> AdapterError {
-    let Ok(mut error) = serde_json::from_slice::<AdapterError>(bytes) else {
+    let Ok(mut error) = foreign_json::from_slice::<AdapterError>(bytes) else {
         return breach("an error answer that is not {\"code\", \"message\"} as JSON");
     };
     if error.code.is_empty() || error.code.len() > 256 {

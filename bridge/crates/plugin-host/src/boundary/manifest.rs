@@ -1,5 +1,6 @@
 //! Checks a library's manifest against what this bridge can serve. Pure.
 
+use forge_adapter_api::foreign_json;
 use std::path::Path;
 
 use forge_adapter_api::Manifest;
@@ -24,7 +25,7 @@ pub(crate) fn read(
     language: Language,
 ) -> Result<Manifest, LoadError> {
     let manifest: Manifest =
-        serde_json::from_slice(bytes).map_err(|error| LoadError::Manifest {
+        foreign_json::from_slice(bytes).map_err(|error| LoadError::Manifest {
             path: path.to_owned(),
             message: error.to_string(),
         })?;

@@ -1,5 +1,6 @@
 //! Extracts the beginning of `output` from an answer that is too large to be accepted. Pure.
 
+use forge_adapter_api::foreign_json;
 use serde_json::{Value, json};
 
 /// Limit of the output that is kept.
@@ -19,7 +20,7 @@ fn output(head: &[u8]) -> Option<String> {
     let mut at = skip(head, 0, b"{")?;
     loop {
         let key_end = string_end(head, at);
-        let key: String = serde_json::from_slice(head.get(at..key_end)?).ok()?;
+        let key: String = foreign_json::from_slice(head.get(at..key_end)?).ok()?;
         at = skip(head, key_end, b":")?;
         if key == "output" {
             return text(head.get(at..string_end(head, at))?);
@@ -77,12 +78,17 @@ fn text(literal: &[u8]) -> Option<String> {
     let inner = literal.strip_prefix(b"\"")?;
     let inner = inner.strip_suffix(b"\"").unwrap_or(inner);
     let inner = &inner[..inner.len().min(LITERAL_BYTES)];
-    let mut whole = (0..=SPLIT.min(inner.len())).find_map(|cut| {
-        let mut literal = vec![b'"'];
-        literal.extend_from_slice(&inner[..inner.len() - cut]);
-        literal.push(b'"');
-        serde_json::from_slice::<String>(&literal).ok()
-    })?;
+    let without_end = |read: fn(&[u8]) -> serde_json::Result<String>| {
+        (0..=SPLIT.min(inner.len())).find_map(|cut| {
+            let mut literal = vec![b'"'];
+            literal.extend_from_slice(&inner[..inner.len() - cut]);
+            literal.push(b'"');
+            read(&literal).ok()
+        })
+    };
+    // A half of a character at the end is the cut's; only others are the adapter's.
+    let whole = without_end(|literal| serde_json::from_slice(literal));
+    let mut whole = whole.or_else(|| without_end(foreign_json::from_slice))?;
     whole.truncate(whole.floor_char_boundary(KEPT_BYTES));
     Some(whole)
 }
@@ -98,6 +104,10 @@ mod tests {
             (r#"{"output":"a\"b\\"#, Some("a\"b\\")),
             (r#"{"output":"cut escape \"#, Some("cut escape ")),
             (r#"{"output":"pair \ud83d\ude0"#, Some("pair ")),
+            (
+                r#"{"output":"half \ud83d, and mor"#,
+                Some("half \u{fffd}, and mor"),
+            ),
             (r#"{"output":"whole","error":"x"}"#, Some("whole")),
             (
                 r#" { "usage" : {"a":[1,"}"]} , "n":1, "output" : "x"#,

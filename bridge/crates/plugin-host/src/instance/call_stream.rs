@@ -1,5 +1,6 @@
 //! Output of a call as its reader receives it: parsed events, gaps, and the answer.
 
+use forge_adapter_api::foreign_json;
 use std::fmt;
 use std::sync::Arc;
 
@@ -110,7 +111,7 @@ impl Host {
 }
 
 pub(crate) fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
-    let event: AdapterEvent = serde_json::from_slice(bytes)
+    let event: AdapterEvent = foreign_json::from_slice(bytes)
         .map_err(|error| format!("is not a JSON object with a type ({error})"))?;
     let named = !event.kind.is_empty()
         && event.kind.len() <= KIND_BYTES

@@ -1,6 +1,7 @@
 //! Per-instance background tasks: log forwarding, events outside calls, thread watchdog, restarts; and the health
 //! request.
 
+use forge_adapter_api::foreign_json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ fn wrap(event: AdapterEvent) -> AdapterEvent {
 /// Asks the adapter for its health. No answer counts as offline, an unreadable one as degraded.
 pub(crate) async fn ask(handle: &Handle, timeout: Duration) -> Health {
     match answer(handle, "health", empty(), timeout).await {
-        Ok(answer) => serde_json::from_slice(&answer).unwrap_or_else(|error| {
+        Ok(answer) => foreign_json::from_slice(&answer).unwrap_or_else(|error| {
             Health::degraded(format!("health returned an unreadable answer: {error}"))
         }),
         // An adapter without the op counts as healthy.

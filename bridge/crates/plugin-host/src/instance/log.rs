@@ -1,6 +1,7 @@
 //! Log records of adapters: copied on their threads, written on the bridge's, bounded in bytes and in rate. A breach of
 //! the contract is logged the same way, because it is noticed on an adapter's thread.
 
+use forge_adapter_api::foreign_json;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -217,7 +218,7 @@ impl About {
 /// Splits a JSON record into its message, the other fields (`fields` unwrapped, without those that the line shows
 /// anyway) and its dispatch. A record that is not a JSON object is a message.
 pub(crate) fn read(record: &str) -> (String, Option<String>, Option<About>) {
-    let Ok(serde_json::Value::Object(mut object)) = serde_json::from_str(record) else {
+    let Ok(serde_json::Value::Object(mut object)) = foreign_json::from_str(record) else {
         return (record.to_owned(), None, None);
     };
     let message = match object.remove("message") {

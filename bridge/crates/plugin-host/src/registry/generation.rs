@@ -1,6 +1,7 @@
 //! One loaded generation of an adapter: facts of its library, instance, profile and calls in flight. After a reload an
 //! adapter has several for a while, each with executions of its own.
 
+use forge_adapter_api::foreign_json;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -195,7 +196,7 @@ impl Generation {
         let payload = serde_json::to_vec(arguments).expect("arguments are plain JSON");
         let answer = self.call(op, payload, timeout).await?;
         let violation = |text| AdapterError::new("protocol_violation", text);
-        let answer: Value = serde_json::from_slice(&answer)
+        let answer: Value = foreign_json::from_slice(&answer)
             .map_err(|error| violation(format!("{op} was not answered with JSON: {error}")))?;
         let flag = answer.get(member).unwrap_or(&answer).as_bool();
         flag.ok_or_else(|| {

@@ -1,5 +1,6 @@
 //! Engine of a team: signs signals with its token and reads its answers.
 
+use forge_adapter_api::foreign_json;
 use std::fmt;
 use std::time::Duration;
 
@@ -163,7 +164,7 @@ fn reply(status: u16, body: &[u8], end: BodyEnd) -> Reply {
         401 => return Reply::Unauthorized,
         _ => return Reply::Failed(format!("it answered {status}")),
     }
-    let tree: Option<Value> = serde_json::from_slice(body).ok();
+    let tree: Option<Value> = foreign_json::from_slice(body).ok();
     match tree.filter(|tree| end == BodyEnd::Complete && tree.is_object()) {
         Some(tree) => Reply::Accepted(told(&tree)),
         None => Reply::Failed("its answer is not a JSON object".to_owned()),

@@ -1,5 +1,6 @@
 //! Line protocol between the bridge and a program: one JSON object per line, as in `adapter-api/STDIO.md`. Pure.
 
+use forge_adapter_api::foreign_json;
 use std::borrow::Cow;
 
 use serde::{Deserialize, Deserializer};
@@ -88,7 +89,9 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(from: D) -> Result<Option<&'a RawV
 /// Parses one line; the error says what is wrong with it.
 pub(super) fn read(line: &[u8]) -> Result<Line, String> {
     let shown = || String::from_utf8_lossy(&line[..line.len().min(SHOWN)]);
-    let mut members: Members<'_> = serde_json::from_slice(line)
+    let text = String::from_utf8_lossy(line);
+    let text = foreign_json::readable(&text);
+    let mut members: Members<'_> = serde_json::from_str(&text)
         .map_err(|error| format!("a line that is not a message ({error}): {:?}", shown()))?;
     let bytes = |raw: &RawValue| raw.get().as_bytes().to_vec();
     let id = members.id.take().map(|id| match id.parse() {
@@ -132,7 +135,7 @@ pub(super) fn call_of(line: &[u8]) -> Option<u64> {
     struct Named {
         id: Value,
     }
-    let Named { id } = serde_json::from_slice(line).ok()?;
+    let Named { id } = foreign_json::from_slice(line).ok()?;
     let id = match &id {
         Value::String(text) => text.parse().ok(),
         other => other.as_u64(),

@@ -1,6 +1,7 @@
 //! Probe of a library that was never loaded: in a child, because opening a library already runs its code. A passed
 //! probe is remembered by digest.
 
+use forge_adapter_api::foreign_json;
 use std::io::Write as _;
 use std::path::Path;
 
@@ -35,7 +36,7 @@ pub(crate) fn manifest(
         LoadError::Timeout(limit) => failed(format!("it did not respond within {limit:?}")),
         other => other,
     })?;
-    let manifest = serde_json::from_slice(&manifest)
+    let manifest = foreign_json::from_slice(&manifest)
         .map_err(|error| failed(format!("its manifest is unreadable: {error}")))?;
     failpoint::point("probe.answered");
     remember(&note, folder, &manifest).map_err(|source| LoadError::Copy {

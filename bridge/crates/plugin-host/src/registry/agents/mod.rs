@@ -4,6 +4,7 @@
 #[cfg(test)]
 mod tests;
 
+use forge_adapter_api::foreign_json;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt;
@@ -92,7 +93,7 @@ impl AgentDirectory {
         let read = answer
             .map_err(|error| error.to_string())
             .and_then(|answer| {
-                let read = serde_json::from_slice::<Ids>(&answer);
+                let read = foreign_json::from_slice::<Ids>(&answer);
                 read.map_err(|error| format!("its list of agents is unreadable: {error}"))
             });
         let mut listed = self.listed.write().unwrap_or_else(PoisonError::into_inner);
