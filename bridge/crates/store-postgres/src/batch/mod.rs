@@ -18,8 +18,10 @@ use forge_store::Error;
 use forge_store::record::SignalSession;
 
 use crate::published::Published;
+use crate::rows::script::Script;
 use crate::rows::set::Set;
 use crate::rows::statement::{Param, Statement};
+use crate::rows::table::Fields;
 use crate::tables::rows::{
     AttemptRow, BodyRow, ContentRow, DecisionRow, DeliveryRow, DispatchRow, EventRow, HomeRow,
     KeyRow, NewBody, ResultRow, SessionRow, SpendingRow,
@@ -222,8 +224,15 @@ impl Rows {
         self.add(Statement::new(sql, params));
     }
 
-    pub(crate) fn add(&mut self, statement: Statement<'_>) {
+    fn add(&mut self, statement: Statement<'_>) {
         self.statements.push(statement.into_owned());
+    }
+
+    /// Adds a statement that inserts rows.
+    pub(crate) fn insert<F: Fields>(&mut self, table: &str, rows: &[&F]) {
+        let mut script = Script::default();
+        script.insert(table, rows);
+        script.statement().into_iter().for_each(|one| self.add(one));
     }
 
     /// Adds events, at least one, and numbers them.

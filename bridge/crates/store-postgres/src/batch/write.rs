@@ -1,25 +1,68 @@
-//! Writing of a batch: one statement for each table, then the events, whose positions are assigned while no other batch
-//! adds any.
+//! Writing of a batch: one write for each table, then the events, whose positions are assigned while no other batch adds
+//! any. They are one statement, unless changes have added further ones.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use super::Rows;
+use crate::rows::script::Script;
 use crate::rows::statement::{Statement, param, params};
-use crate::rows::table::{Fields, columns, insert, unnest};
-use crate::tables::rows::{EventRow, HomeRow};
-use crate::tables::signal_rows::SignalRow;
+use crate::rows::table::{Fields, columns};
+use crate::tables::rows::EventRow;
 
-fn insert_all<'a, F: Fields>(table: &str, rows: &'a [F], all: &mut Vec<Statement<'a>>) {
+fn insert_all<'a, F: Fields>(table: &str, rows: &'a [F], script: &mut Script<'a>) {
     if !rows.is_empty() {
-        all.push(insert(table, &rows.iter().collect::<Vec<_>>()));
+        script.insert(table, &rows.iter().collect::<Vec<_>>());
+    }
+}
+
+/// Statements that write a batch, in their order.
+pub(crate) struct Writes<'a> {
+    first: Option<Statement<'a>>,
+    further: &'a [Statement<'static>],
+    proof: Option<Statement<'a>>,
+    signals: Option<Statement<'a>>,
+    /// Returns the position before the events, if there are any.
+    last: Option<Statement<'a>>,
+}
+
+impl<'a> Writes<'a> {
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Statement<'a>> {
+        let first = self.first.iter().chain(self.further);
+        first
+            .chain(&self.proof)
+            .chain(&self.signals)
+            .chain(&self.last)
     }
 }
 
 impl Rows {
-    /// Statements that write the rows. Tables in which another node can be inserting the same row come first, each in
-    /// the order of its keys.
-    pub(crate) fn row_statements(&self) -> Vec<Statement<'_>> {
-        let mut all = Vec::new();
+    /// Statements that write the batch. `proof` is among them if no event proves the commit.
+    pub(crate) fn writes<'a>(&'a self, event_count: &'a u64, proof: Statement<'a>) -> Writes<'a> {
+        let mut script = self.row_writes();
+        let has_event = self.owned_event().is_some();
+        let is_one = has_event && self.statements.is_empty() && self.signals.is_empty();
+        let first = (!is_one).then(|| mem::take(&mut script).statement());
+        let mut writes = Writes {
+            first: first.flatten(),
+            further: &self.statements,
+            proof: None,
+            signals: self.signal_writes().statement(),
+            last: match self.events.is_empty() {
+                true => script.statement(),
+                false => Some(self.with_events(script, event_count)),
+            },
+        };
+        if !has_event && writes.all().next().is_some() {
+            writes.proof = Some(proof);
+        }
+        writes
+    }
+
+    /// Writes of the rows. Tables in which another node can be inserting the same row come first, each in the order of
+    /// its keys.
+    fn row_writes(&self) -> Script<'_> {
+        let mut all = Script::default();
         self.keys.write(&mut all);
         self.sessions.write(&mut all);
         self.dispatches.write(&mut all);
@@ -33,13 +76,11 @@ impl Rows {
         insert_all("content", &self.contents, &mut all);
         insert_all("attempt", &self.attempts, &mut all);
         insert_all("decision", &self.decisions, &mut all);
-        if !self.homes.is_empty() {
-            all.push(self.keep_homes());
-        }
+        self.keep_homes(&mut all);
         all
     }
 
-    fn keep_homes(&self) -> Statement<'_> {
+    fn keep_homes<'a>(&'a self, script: &mut Script<'a>) {
         // One statement cannot write a row twice: the last one of a session counts.
         let homes: BTreeMap<_, _> = self
             .homes
@@ -47,54 +88,39 @@ impl Rows {
             .map(|home| (&home.session, home))
             .collect();
         let homes: Vec<_> = homes.into_values().collect();
-        let mut params = Vec::new();
-        HomeRow::send(&homes, &mut params);
-        let sql = format!(
-            "INSERT INTO home ({}) SELECT * FROM {}
-             ON CONFLICT (session) DO UPDATE SET node = excluded.node, at = excluded.at",
-            columns::<HomeRow>(""),
-            unnest::<HomeRow>(0)
-        );
-        Statement::new(sql, params)
+        if !homes.is_empty() {
+            let last = "ON CONFLICT (session) DO UPDATE SET node = excluded.node, at = excluded.at";
+            script.insert_or("home", &homes, last);
+        }
     }
 
-    /// Statements that changes have added.
-    pub(crate) fn further_statements(&self) -> &[Statement<'static>] {
-        &self.statements
-    }
-
-    /// Statements that add to what is read in the order of its commits, behind one lock. The last one returns the
-    /// position before the events, if there are any.
-    pub(crate) fn log_statements<'a>(&'a self, event_count: &'a u64) -> Vec<Statement<'a>> {
-        let mut all = Vec::new();
+    /// Signals, like events, are read in the order of their commits.
+    fn signal_writes(&self) -> Script<'_> {
+        let mut script = Script::default();
         if !self.signals.is_empty() {
             let rows: Vec<_> = self.signals.iter().collect();
-            let mut params = Vec::new();
-            SignalRow::send(&rows, &mut params);
-            let sql = format!(
-                "INSERT INTO signal ({}) SELECT n.* FROM lock_log() AS l, {}",
-                columns::<SignalRow>(""),
-                unnest::<SignalRow>(0)
-            );
-            all.push(Statement::new(sql, params));
+            script.insert_after("lock_log()", "signal", &rows);
         }
-        if !self.events.is_empty() {
-            let rows: Vec<_> = self.events.iter().collect();
-            let mut params = vec![param(event_count)];
-            EventRow::send(&rows, &mut params);
-            let sql = format!(
-                "WITH log AS MATERIALIZED (SELECT assign_positions($1) AS base),
-                 added AS (
-                   INSERT INTO event (first, last, dispatch, run, seq, attempt, provider, unbound_at, body)
-                   SELECT log.base + n.before + 1, log.base + n.before + n.count,
-                     n.dispatch, n.run, n.seq, n.attempt, n.provider, n.unbound_at, n.body
-                   FROM log, {})
-                 SELECT base FROM log",
-                unnest::<EventRow>(1)
-            );
-            all.push(Statement::new(sql, params));
-        }
-        all
+        script
+    }
+
+    /// Writes, and then the events under the lock of the log. Returns the position before them.
+    fn with_events<'a>(&'a self, mut script: Script<'a>, event_count: &'a u64) -> Statement<'a> {
+        let (number, after) = (script.param(param(event_count)), script.after());
+        let log = format!(
+            "log AS MATERIALIZED (SELECT assign_positions({number}) AS base WHERE {after})"
+        );
+        let events = script.values(&self.events.iter().collect::<Vec<_>>());
+        let (columns, from) = (columns::<EventRow>(""), events.from(Some("log")));
+        let columns = columns.replacen("before, count", "first, last", 1);
+        let (before, count) = (&events.columns[0], &events.columns[1]);
+        let values = events.columns[2..].join(", ");
+        let added = format!(
+            "added AS (
+               INSERT INTO event ({columns})
+               SELECT log.base + {before} + 1, log.base + {before} + {count}, {values} {from})"
+        );
+        script.with(vec![log, added], "SELECT base FROM log")
     }
 
     /// The first event of a dispatch or run: no other batch writes the same.

@@ -28,19 +28,19 @@ use forge_store::progress::Work;
 use forge_store::retry::RetryDelays;
 
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
-/// Longest wait of a batch for a row that another transaction has locked, no bound for a statement, as COMMIT waits for
-/// standbys and would only warn if it were cancelled, and longest pause between the two messages: a node that is stopped
-/// there must not commit after its lease has ended, nor keep the rows of others for long.
-const SETTINGS: &str =
-    "SELECT pg_catalog.set_config('lock_timeout', '100ms', true), pg_catalog.set_config('statement_timeout', '0', true),
-   pg_catalog.set_config('idle_in_transaction_session_timeout', $1::int8::text, true)";
+/// True if this process is the node, true if the lease of its epoch has not ended, and the id of the transaction. Rows are
+/// read and locked after this: the row of a dispatch decides whose it is if the lease ends now.
+///
+/// Sets the longest wait of a batch for a row that another transaction has locked, no bound for a statement, as COMMIT waits
+/// for standbys and would only warn if it were cancelled, and the longest pause between the two messages: a node that is
+/// stopped there must not commit after its lease has ended, nor keep the rows of others for long.
+const EPOCH: &str = "SELECT instance = $2, epoch = $3 AND NOT has_ended AND until > pg_catalog.clock_timestamp(), pg_catalog.pg_current_xact_id()::text::int8,
+   pg_catalog.set_config('lock_timeout', '100ms', true), pg_catalog.set_config('statement_timeout', '0', true),
+   pg_catalog.set_config('idle_in_transaction_session_timeout', $4::int8::text, true)
+   FROM node WHERE id = $1";
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// Time after which a change is refused whose row stays locked. Others are written between its attempts.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
-/// True if this process is the node, true if the lease of its epoch has not ended, and the id of the transaction. Rows are
-/// read and locked after this: the row of a dispatch decides whose it is if the lease ends now.
-const EPOCH: &str = "SELECT instance = $2, epoch = $3 AND NOT has_ended AND until > pg_catalog.clock_timestamp(), pg_catalog.pg_current_xact_id()::text::int8
-   FROM node WHERE id = $1";
 const LAPSED: &str = "the lease of this node has ended";
 /// Attempts to write a change alone, if it met another transaction.
 const TRIES: u32 = 3;
@@ -348,16 +348,10 @@ impl Writer {
         let later = decide(link, batch, &mut answers, rows).await?;
         self.shared.queue.put_back(later);
         let event_count = rows.event_count();
-        let own = rows.row_statements();
-        let log = rows.log_statements(&event_count);
         self.proof = self.proof.wrapping_add(1);
         let proof = Proof::new(&rows.node, slot, self.proof);
-        let proof_statement = proof.write();
-        let mut all: Vec<_> = own.iter().chain(rows.further_statements()).collect();
-        if rows.owned_event().is_none() && !(all.is_empty() && log.is_empty()) {
-            all.push(&proof_statement);
-        }
-        all.extend(&log);
+        let writes = rows.writes(&event_count, proof.write());
+        let mut all: Vec<_> = writes.all().collect();
         let end = Statement::new(
             if all.is_empty() { "ROLLBACK" } else { "COMMIT" },
             Vec::new(),
@@ -377,7 +371,7 @@ impl Writer {
             Err(error @ LinkError::Statement(_)) => Err(error.into()),
             // The server can have committed.
             Ok(_) | Err(LinkError::Lost(_)) => {
-                drop(proof_statement);
+                drop(writes);
                 self.link = None;
                 Ok(Written::InDoubt(Sent { xid, proof }))
             }
@@ -404,17 +398,16 @@ async fn begin(
     let pause = pause.min(LONGEST_PAUSE).as_millis() as u64;
     let first = [
         Statement::new(BEGIN, Vec::new()),
-        Statement::new(SETTINGS, params![pause]),
         Statement::new(
             EPOCH,
-            params![published.node.id, published.identity.instance, epoch],
+            params![published.node.id, published.identity.instance, epoch, pause],
         ),
     ];
     let tables = load::statements(needs);
     let reads = needs.iter().flat_map(|needs| &needs.reads);
     let parts = tables.iter().map(|(_, statement)| statement);
     let all: Vec<_> = first.iter().chain(parts).chain(reads).collect();
-    let mut found = link.send(&all).await?.into_iter().skip(2);
+    let mut found = link.send(&all).await?.into_iter().skip(1);
     let xid = match found.next().as_deref() {
         Some([row]) => {
             let mut columns = Columns::of(row);

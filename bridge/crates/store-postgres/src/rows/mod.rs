@@ -2,6 +2,7 @@
 //! It knows no dispatch.
 
 pub(crate) mod cell;
+pub(crate) mod script;
 pub(crate) mod set;
 pub(crate) mod statement;
 pub(crate) mod table;

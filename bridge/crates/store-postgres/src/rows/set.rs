@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::statement::{Columns, Statement};
-use super::table::{Table, delete, insert, update};
+use super::script::Script;
+use super::statement::Columns;
+use super::table::Table;
 use forge_store::Result;
 use tokio_postgres::Row;
 
@@ -79,8 +80,8 @@ impl<T: Table> Set<T> {
         changed.map(|slot| (slot.before.as_ref(), slot.now.as_ref()))
     }
 
-    /// Statements that write the changes, rows in the order of their keys.
-    pub(crate) fn write<'a>(&'a self, statements: &mut Vec<Statement<'a>>) {
+    /// Adds writes of the changes, rows in the order of their keys.
+    pub(crate) fn write<'a>(&'a self, script: &mut Script<'a>) {
         let (mut new, mut changed, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for (key, slot) in self.0.iter().filter(|(_, slot)| slot.is_changed) {
             match (&slot.before, &slot.now) {
@@ -91,13 +92,13 @@ impl<T: Table> Set<T> {
             }
         }
         if !new.is_empty() {
-            statements.push(insert(T::NAME, &new));
+            script.insert(T::NAME, &new);
         }
         if !changed.is_empty() {
-            statements.push(update(&changed));
+            script.update(&changed);
         }
         if !gone.is_empty() {
-            statements.push(delete::<T>(gone));
+            script.delete::<T>(gone);
         }
     }
 }

@@ -65,6 +65,20 @@ pub(crate) fn array<'a, C: Cell + 'a>(values: impl IntoIterator<Item = &'a C>) -
     (Box::new(values), C::ARRAY)
 }
 
+/// The only value, or one array of several.
+pub(crate) fn values<'a, C: Cell + 'a>(values: impl IntoIterator<Item = &'a C>) -> Param<'a> {
+    sent::<C>(values.into_iter().map(C::send))
+}
+
+/// The same of values in the form in which they are sent.
+pub(crate) fn sent<'a, C: Cell + 'a>(values: impl Iterator<Item = C::Sent<'a>>) -> Param<'a> {
+    let mut values: Vec<_> = values.collect();
+    match values.len() {
+        1 => (Box::new(values.pop()), C::TYPE),
+        _ => (Box::new(values), C::ARRAY),
+    }
+}
+
 macro_rules! params {
     ($($value:expr),* $(,)?) => {
         vec![$($crate::rows::statement::param(&$value)),*]

@@ -1,16 +1,14 @@
 //! Tables by the types of their rows: a column has the name of a field.
 
-use std::fmt::Write as _;
-
 use super::cell::Cell;
-use super::statement::{Columns, Param, Statement, array};
+use super::statement::{Columns, Param, Statement, array, param};
 use forge_store::Result;
 
 /// Fields of a type in the order of their columns.
 pub(crate) trait Fields: Sized {
     fn names(names: &mut Vec<&'static str>);
     fn read(columns: &mut Columns<'_>) -> Result<Self>;
-    /// Adds one array for each column.
+    /// Adds one parameter for each column: the value of the only row, or an array of the values of several.
     fn send<'a>(all: &[&'a Self], params: &mut Vec<Param<'a>>);
 }
 
@@ -36,7 +34,7 @@ macro_rules! fields {
                 all: &[&'a Self],
                 params: &mut Vec<$crate::rows::statement::Param<'a>>,
             ) {
-                $(params.push($crate::rows::statement::array(all.iter().map(|row| &row.$field)));)*
+                $(params.push($crate::rows::statement::values(all.iter().map(|row| &row.$field)));)*
                 $(
                     let nested: Vec<_> = all.iter().map(|row| &row.$nested).collect();
                     $crate::rows::table::Fields::send(&nested, params);
@@ -94,7 +92,7 @@ macro_rules! keyed {
 }
 pub(crate) use keyed;
 
-fn names<F: Fields>() -> Vec<&'static str> {
+pub(super) fn names<F: Fields>() -> Vec<&'static str> {
     let mut names = Vec::new();
     F::names(&mut names);
     names
@@ -107,69 +105,19 @@ pub(crate) fn columns<F: Fields>(prefix: &str) -> String {
     names.join(", ")
 }
 
-/// `$1, $2, …` after the first `from` of them.
-fn numbers(from: usize, count: usize) -> String {
-    let mut list = String::new();
-    for number in from + 1..=from + count {
-        let comma = if list.is_empty() { "" } else { ", " };
-        let _ = write!(list, "{comma}${number}");
-    }
-    list
-}
-
-/// `unnest` of one array for each column, after `from` other parameters. Of several arrays, it is a form of `FROM` and
-/// not a name that is looked up.
-pub(crate) fn unnest<F: Fields>(from: usize) -> String {
-    let names = names::<F>();
-    format!(
-        "unnest({}) AS n({})",
-        numbers(from, names.len()),
-        names.join(", ")
-    )
-}
-
-/// Inserts rows, in the order in which they are given.
-pub(crate) fn insert<'a, F: Fields>(table: &str, rows: &[&'a F]) -> Statement<'a> {
-    let mut params = Vec::new();
-    F::send(rows, &mut params);
-    let sql = format!(
-        "INSERT INTO {table} ({}) SELECT * FROM {}",
-        columns::<F>(""),
-        unnest::<F>(0)
-    );
-    Statement::new(sql, params)
-}
-
-/// Replaces all columns of the rows with these keys.
-pub(crate) fn update<'a, T: Table>(rows: &[&'a T]) -> Statement<'a> {
-    let mut params = Vec::new();
-    T::send(rows, &mut params);
-    let names = names::<T>();
-    let set: Vec<_> = names[1..]
-        .iter()
-        .map(|name| format!("{name} = n.{name}"))
-        .collect();
-    let sql = format!(
-        "UPDATE {table} AS t SET {} FROM {} WHERE t.{key} = n.{key}",
-        set.join(", "),
-        unnest::<T>(0),
-        table = T::NAME,
-        key = names[0],
-    );
-    Statement::new(sql, params)
-}
-
-/// Deletes the rows with these keys.
-pub(crate) fn delete<'a, T: Table>(keys: impl IntoIterator<Item = &'a T::Key>) -> Statement<'a>
-where
-    T::Key: 'a,
-{
-    let sql = format!(
-        "DELETE FROM {} WHERE {} = ANY($1)",
-        T::NAME,
-        names::<T>()[0]
-    );
-    Statement::new(sql, vec![array(keys)])
+/// Reads rows by their keys, in the order of the keys, with a clause such as `FOR UPDATE`.
+pub(crate) fn select<'a, T: Table>(keys: &[&'a T::Key], clause: &str) -> Statement<'a> {
+    let key = names::<T>()[0];
+    let (condition, param) = match keys {
+        [one] => (format!("{key} = $1"), param(*one)),
+        _ => (
+            format!("{key} = ANY($1) ORDER BY {key}"),
+            array(keys.iter().copied()),
+        ),
+    };
+    let (columns, table) = (columns::<T>(""), T::NAME);
+    let sql = format!("SELECT {columns} FROM {table} WHERE {condition} {clause}");
+    Statement::new(sql, vec![param])
 }
 
 /// Reads and locks the rows whose keys are in an array, such as `$1`, in the order of the keys.

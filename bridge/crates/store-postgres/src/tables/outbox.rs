@@ -20,7 +20,7 @@ use super::read::{RESULT, page};
 use crate::batch::{Needs, Rows};
 use crate::engine::lock;
 use crate::rows::statement::{array, params};
-use crate::rows::table::{Fields as _, columns, fields, insert};
+use crate::rows::table::{Fields as _, columns, fields};
 use crate::{Columns, Postgres};
 
 fields!(OpenBreaker { origin opened_at until times reason });
@@ -205,7 +205,7 @@ impl Outbox for Postgres {
                 "DELETE FROM breaker WHERE origin = ANY($1)",
                 vec![array(&replaced)],
             );
-            rows.add(insert("breaker", &open.iter().collect::<Vec<_>>()));
+            rows.insert("breaker", &open.iter().collect::<Vec<_>>());
             rows.execute(
                 "DELETE FROM breaker WHERE origin IN (
                    SELECT origin FROM breaker ORDER BY until DESC, origin DESC OFFSET $1)",

@@ -21,7 +21,7 @@ use super::rows::EventRow;
 use super::run_rows::{ArtifactRow, RunBody, RunRow};
 use crate::batch::{EventsPlace, Needs, Rows, Stop};
 use crate::rows::statement::{Statement, array, params};
-use crate::rows::table::{Fields as _, insert};
+use crate::rows::table::Fields as _;
 use crate::{Columns, Postgres};
 
 /// Columns of `record`, with the request, the position of the last event, and the projection.
@@ -183,7 +183,7 @@ fn open(rows: &mut Rows, new: &NewRun) -> Result<RunOpened, Stop> {
         request: new.request.clone(),
         projection: new.projection.clone(),
     };
-    rows.add(insert("run_body", &[&body]));
+    rows.insert("run_body", &[&body]);
     add_events(rows, new.id, &new.events);
     Ok(opened)
 }
@@ -236,7 +236,7 @@ fn append(rows: &mut Rows, change: &RunChange) -> Result<Option<EventsPlace>, St
             artifact: artifact.clone(),
         });
         let new: Vec<_> = new.collect();
-        rows.add(insert("run_artifact", &new.iter().collect::<Vec<_>>()));
+        rows.insert("run_artifact", &new.iter().collect::<Vec<_>>());
     }
     Ok(add_events(rows, id, &change.events))
 }

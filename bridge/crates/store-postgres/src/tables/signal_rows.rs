@@ -1,7 +1,6 @@
 //! Rows of the tables of signals.
 
 use jiff::Timestamp;
-use tokio_postgres::types::Type;
 use uuid::Uuid;
 
 use forge_base::digest::Digest;
@@ -11,7 +10,7 @@ use forge_store::record::{
     Acknowledgement, Intervention, SignalRecord, SignalSession, SignalTotals,
 };
 
-use crate::rows::statement::{Columns, Param};
+use crate::rows::statement::{Columns, Param, sent};
 use crate::rows::table::{Fields, fields, keyed, row};
 
 fields!(SignalTotals { signals errors tokens_in tokens_out cost_micros unpriced });
@@ -52,7 +51,7 @@ impl Fields for Option<Acknowledgement> {
         let at = all.iter().map(|one| one.map(|one| nanos(one.at)));
         let delay = |one: &&Self| one.and_then(|one| i64::try_from(one.delay_ms).ok());
         let delays = all.iter().map(delay);
-        params.push((Box::new(at.collect::<Vec<_>>()), Type::INT8_ARRAY));
-        params.push((Box::new(delays.collect::<Vec<_>>()), Type::INT8_ARRAY));
+        params.push(sent::<Option<Timestamp>>(at));
+        params.push(sent::<Option<u64>>(delays));
     }
 }

@@ -22,7 +22,7 @@ use super::read::page;
 use super::signal_rows::SignalRow;
 use crate::batch::{Needs, Rows, Stop};
 use crate::rows::statement::{Statement, params};
-use crate::rows::table::{Fields as _, columns, insert};
+use crate::rows::table::{Fields as _, columns};
 use crate::{Columns, Postgres};
 
 /// Rows that a change of these sessions needs.
@@ -297,7 +297,7 @@ fn insert_signal(rows: &mut Rows, new: &NewSignal) -> SignalVerdict {
     }
     if !judgement.begins.is_empty() {
         let begins: Vec<_> = judgement.begins.iter().collect();
-        rows.add(insert("signal_intervention", &begins));
+        rows.insert("signal_intervention", &begins);
     }
     rows.add_unbound(NO_PROVIDER, &new.events);
     rows.add_unbound(NO_PROVIDER, &judgement.events);
