@@ -20,8 +20,10 @@ mod totals;
 mod trial;
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use forge_base::id::DispatchId;
 use forge_store::Result;
 use forge_store::durability::Durability;
 use forge_store::recent_events::RecentEvents;
@@ -43,6 +45,8 @@ pub struct Postgres {
     durability: Durability,
     /// The origin that `due` served last.
     served: Arc<Mutex<String>>,
+    /// Dispatches that run here and are in a session. Of one that is missing the session is read in a message of its own.
+    in_sessions: Arc<Mutex<HashSet<DispatchId>>>,
 }
 
 impl Postgres {

@@ -99,6 +99,7 @@ impl Postgres {
             recent_events: Arc::default(),
             durability: server.durability(),
             served: Arc::default(),
+            in_sessions: Arc::default(),
         })
     }
 }

@@ -5,7 +5,7 @@ use tokio_postgres::Row;
 use super::{Needs, Rows};
 use crate::rows::cell::Cell;
 use crate::rows::statement::{Columns, Statement, array};
-use crate::rows::table::{Fields as _, columns, lock};
+use crate::rows::table::{Fields as _, lock, select};
 use crate::tables::rows::{BodyRow, DeliveryRow, DispatchRow, KeyRow, SessionRow};
 use crate::tables::run_rows::RunRow;
 use forge_store::Result;
@@ -25,12 +25,14 @@ pub(crate) enum Part {
     SignalSessions,
 }
 
+const LOCKED: &str = "FOR UPDATE";
+
 /// All values of one kind of need.
 fn all<'a, T: 'a>(needs: &[&'a Needs], of: impl Fn(&'a Needs) -> &'a [T]) -> Vec<&'a T> {
     needs.iter().flat_map(|needs| of(needs)).collect()
 }
 
-fn among<'a, C: Cell>(sql: String, values: Vec<&'a C>) -> Statement<'a> {
+fn among<'a, C: Cell>(sql: &'static str, values: Vec<&'a C>) -> Statement<'a> {
     Statement::new(sql, vec![array(values)])
 }
 
@@ -48,10 +50,7 @@ pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> 
     let leaving: Vec<_> = needs.iter().copied().filter(|needs| needs.leaves).collect();
     let leaving = all(&leaving, |needs| &needs.dispatches);
     if !keys.is_empty() {
-        found.push((
-            Part::Keys,
-            lock::<KeyRow>("$1", vec![array(keys.iter().copied())]),
-        ));
+        found.push((Part::Keys, select::<KeyRow>(&keys, LOCKED)));
     }
     if !enters.is_empty() || !leaving.is_empty() {
         let name = format!("$1 OPERATOR(pg_catalog.||) ARRAY({})", of_leaving("$2"));
@@ -64,57 +63,42 @@ pub(crate) fn statements<'a>(needs: &[&'a Needs]) -> Vec<(Part, Statement<'a>)> 
     // Written under the lock of the session.
     if !enters.is_empty() {
         let sql = "SELECT session, node FROM home WHERE session = ANY($1)";
-        found.push((Part::Homes, among(sql.to_owned(), enters)));
+        found.push((Part::Homes, among(sql, enters)));
     }
-    if !dispatches.is_empty() || !keys.is_empty() {
-        // Parts that are not needed are left out, because planning them takes longer than carrying them out.
-        let (mut id, mut params) = ("$1".to_owned(), vec![array(dispatches)]);
-        if !keys.is_empty() {
-            params.push(array(keys));
-            id += " OPERATOR(pg_catalog.||) ARRAY(SELECT dispatch FROM key WHERE value = ANY($2))";
-        }
-        if !leaving.is_empty() {
-            params.push(array(leaving));
-            let own = of_leaving(&format!("${}", params.len()));
-            let next = "SELECT id FROM dispatch WHERE queue = s.name AND turn > s.head ORDER BY turn LIMIT 1";
-            id += &format!(
-                " OPERATOR(pg_catalog.||) ARRAY(SELECT ({next}) FROM session s WHERE s.name = ANY(ARRAY({own})))"
-            );
-        }
+    if !leaving.is_empty() {
+        let own = of_leaving("$2");
+        let next =
+            "SELECT id FROM dispatch WHERE queue = s.name AND turn > s.head ORDER BY turn LIMIT 1";
+        let id = format!(
+            "$1 OPERATOR(pg_catalog.||) ARRAY(SELECT ({next}) FROM session s WHERE s.name = ANY(ARRAY({own})))"
+        );
+        let params = vec![array(dispatches), array(leaving)];
         found.push((Part::Dispatches, lock::<DispatchRow>(&id, params)));
+    } else if !dispatches.is_empty() {
+        found.push((Part::Dispatches, select::<DispatchRow>(&dispatches, LOCKED)));
     }
     let runs = all(needs, |needs| &needs.runs);
     if !runs.is_empty() {
-        found.push((Part::Runs, lock::<RunRow>("$1", vec![array(runs)])));
+        found.push((Part::Runs, select::<RunRow>(&runs, LOCKED)));
     }
     let signals = all(needs, |needs| &needs.signal_sessions);
     if !signals.is_empty() {
-        found.push((
-            Part::SignalSessions,
-            lock::<SignalSession>("$1", vec![array(signals)]),
-        ));
+        let sessions = select::<SignalSession>(&signals, LOCKED);
+        found.push((Part::SignalSessions, sessions));
     }
     // These change only under the lock of their dispatch.
     let bodies = all(needs, |needs| &needs.bodies);
     if !bodies.is_empty() {
-        let sql = format!(
-            "SELECT {} FROM body WHERE id = ANY($1)",
-            columns::<BodyRow>("")
-        );
-        found.push((Part::Bodies, among(sql, bodies)));
+        found.push((Part::Bodies, select::<BodyRow>(&bodies, "")));
     }
     let requests = all(needs, |needs| &needs.requests);
     if !requests.is_empty() {
         let sql = "SELECT id, request, secrets FROM body WHERE id = ANY($1)";
-        found.push((Part::Requests, among(sql.to_owned(), requests)));
+        found.push((Part::Requests, among(sql, requests)));
     }
     let deliveries = all(needs, |needs| &needs.deliveries);
     if !deliveries.is_empty() {
-        let sql = format!(
-            "SELECT {} FROM delivery WHERE id = ANY($1)",
-            columns::<DeliveryRow>("")
-        );
-        found.push((Part::Deliveries, among(sql, deliveries)));
+        found.push((Part::Deliveries, select::<DeliveryRow>(&deliveries, "")));
     }
     found
 }

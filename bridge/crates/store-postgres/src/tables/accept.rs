@@ -9,6 +9,7 @@ use forge_store::record::{Acceptance, Begun, Content, IdempotencyKey, Known, Lea
 use forge_store::roles::Accept;
 use forge_store::transition::{self, AcceptDecision};
 
+use super::deliver;
 use super::rows::{
     BodyRow, DispatchRow, EventRow, HomeRow, KeyRow, NewBody, SessionRow, Whole, phase,
 };
@@ -54,8 +55,12 @@ impl Accept for Postgres {
             reads: is_shared.then(waiting).into_iter().collect(),
             ..Needs::default()
         };
-        self.write(bytes, needs, move |rows| accept(rows, &new))
-            .await
+        let change = move |rows: &mut Rows| accept(rows, &new);
+        let acceptance = self.write(bytes, needs, change).await?;
+        if let Acceptance::Accepted { begun, .. } = &acceptance {
+            begun.iter().for_each(|begun| self.note_begun(begun));
+        }
+        Ok(acceptance)
     }
 }
 
@@ -70,7 +75,7 @@ fn accept(rows: &mut Rows, new: &NewDispatch) -> Result<Acceptance, Stop> {
     let held = |value: String| rows.keys.get(&value).map(|key| key.dispatch);
     let own = held(KeyRow::of(&new.key));
     let holder = transition::holder(own, held(KeyRow::of_before(&new.key)));
-    let holder = holder.and_then(|id| rows.dispatches.get(&id));
+    let holder = holder.map(|id| rows.holder(id)).transpose()?.flatten();
     let with_body = |holder: &DispatchRow| Ok::<_, Stop>(known(holder, rows.body(holder.id)?));
     let holder = holder.map(with_body).transpose()?;
     let id = holder.as_ref().map(|known| known.dispatch.id);
@@ -92,6 +97,19 @@ fn accept(rows: &mut Rows, new: &NewDispatch) -> Result<Acceptance, Stop> {
             Acceptance::Accepted { retry_of, begun }
         }
     })
+}
+
+impl Rows {
+    /// The dispatch that holds a key. It is looked for after its key was found, which is rare.
+    fn holder(&self, id: DispatchId) -> Result<Option<&DispatchRow>, Stop> {
+        match self.dispatches.get(&id) {
+            None if !self.sought_bodies.contains(&id) => Err(Stop::more(Needs {
+                bodies: vec![id],
+                ..deliver::needs(vec![id])
+            })),
+            found => Ok(found),
+        }
+    }
 }
 
 /// Inserts the rows. A dispatch that runs at once is `running` in its first row, as if a claim had followed.

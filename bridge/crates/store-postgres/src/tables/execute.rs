@@ -60,8 +60,10 @@ impl Executions for Postgres {
             ..Needs::default()
         };
         let bytes = limits.count * size([&started]);
-        self.write(bytes, needs, move |rows| claim(rows, limits, &started))
-            .await
+        let change = move |rows: &mut Rows| claim(rows, limits, &started);
+        let claimed: Vec<Claimed> = self.write(bytes, needs, change).await?;
+        claimed.iter().for_each(|one| self.note_begun(&one.begun));
+        Ok(claimed)
     }
 
     async fn append(&self, lease: &Lease, progress: Progress) -> Result<()> {
@@ -96,7 +98,7 @@ impl Executions for Postgres {
             + size(&finish.events);
         let id = claim.id();
         let needs = Needs {
-            leaves: true,
+            leaves: self.note_end(&claim),
             ..signals::with_charge(of(id), finish.charge.as_ref())
         };
         let result = finish.result.clone();
@@ -119,6 +121,7 @@ impl Executions for Postgres {
 
     async fn requeue(&self, claim: Claim, requeue: Requeue) -> Result<()> {
         let id = claim.id();
+        self.note_end(&claim);
         let needs = Needs {
             bodies: vec![id],
             ..of(id)

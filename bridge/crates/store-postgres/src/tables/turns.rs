@@ -2,15 +2,34 @@
 //! runs or waits in it.
 
 use forge_base::id::DispatchId;
+use forge_store::record::{Begun, Claim};
 
+use super::execute::of;
 use super::rows::{DispatchRow, SessionRow, phase};
+use crate::Postgres;
 use crate::batch::{Needs, Rows, Stop};
+use crate::engine::lock;
 
 /// Place of a dispatch that has become ready: its phase, its session, and its turn there.
 pub(super) struct Place {
     pub(super) phase: i64,
     pub(super) queue: Option<String>,
     pub(super) turn: Option<i64>,
+}
+
+impl Postgres {
+    /// Notes that an attempt has begun here.
+    pub(super) fn note_begun(&self, begun: &Begun) {
+        if begun.dispatch.session.is_some() {
+            lock(&self.in_sessions).insert(begun.lease.id);
+        }
+    }
+
+    /// Notes the end of an attempt. False if its dispatch is in no session, as far as is known.
+    pub(super) fn note_end(&self, claim: &Claim) -> bool {
+        let was_in_session = lock(&self.in_sessions).remove(&claim.id());
+        was_in_session || !matches!(claim, Claim::Attempt(_))
+    }
 }
 
 impl Rows {
@@ -48,10 +67,13 @@ impl Rows {
 
     /// Makes sure that the rows are here which `leave` changes.
     pub(super) fn can_leave(&self, dispatch: &DispatchRow) -> Result<(), Stop> {
-        let is_read = |queue| self.sessions.get(queue).is_some() && !self.left.contains(queue);
-        match dispatch.queue.as_ref().is_none_or(is_read) {
-            true => Ok(()),
-            false => Err(Stop::Later),
+        match &dispatch.queue {
+            Some(queue) if self.left.contains(queue) => Err(Stop::Later),
+            Some(queue) if self.sessions.get(queue).is_none() => Err(Stop::more(Needs {
+                leaves: true,
+                ..of(dispatch.id)
+            })),
+            Some(_) | None => Ok(()),
         }
     }
 
