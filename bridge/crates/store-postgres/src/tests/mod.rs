@@ -15,8 +15,10 @@ mod peek;
 mod pooler;
 mod refusals;
 mod relay;
+mod statements;
 mod steps;
 mod store_failure;
+mod traffic;
 mod vitals;
 
 use std::sync::{Arc, Mutex};

@@ -10,6 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::cluster::cluster;
+use super::traffic::{Traffic, Trip, Trips};
 use crate::Target;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,6 +40,7 @@ pub(super) struct Relay {
     /// Nothing passes on connections that are made.
     is_deaf: Arc<AtomicBool>,
     has_cut: Arc<AtomicBool>,
+    trips: Trips,
     _accepts: AbortOnDropHandle<()>,
 }
 
@@ -57,6 +59,8 @@ impl Relay {
         let is_deaf = Arc::new(AtomicBool::new(false));
         let has_cut = Arc::new(AtomicBool::new(false));
         let (deaf, made) = (Arc::clone(&is_deaf), Arc::clone(&has_cut));
+        let trips = Trips::default();
+        let noted = Arc::clone(&trips);
         let tasks = TaskTracker::new();
         let connections = tasks.clone();
         let accepts = tasks.spawn(async move {
@@ -66,7 +70,8 @@ impl Relay {
                     connections.spawn(hold(store));
                 } else {
                     let (cut, made) = (Arc::clone(&next), Arc::clone(&made));
-                    connections.spawn(pass(store, socket.clone(), cut, made));
+                    let traffic = Traffic::new(Arc::clone(&noted));
+                    connections.spawn(pass(store, socket.clone(), cut, made, traffic));
                 }
             }
         });
@@ -75,6 +80,7 @@ impl Relay {
             cut,
             is_deaf,
             has_cut,
+            trips,
             _accepts: AbortOnDropHandle::new(accepts),
         }
     }
@@ -83,6 +89,11 @@ impl Relay {
         let address = self.address;
         let url = format!("postgres://forge@{address}/{database}?sslmode=disable");
         Target::new(&url, None).unwrap()
+    }
+
+    /// Takes the round trips since the last call.
+    pub(super) fn take_trips(&self) -> Vec<Trip> {
+        std::mem::take(&mut self.trips.lock().unwrap())
     }
 
     /// Cuts nothing from now on.
@@ -119,7 +130,13 @@ async fn hold(_store: TcpStream) {
 }
 
 /// Passes bytes on until one side ends, or until the cut.
-async fn pass(mut store: TcpStream, socket: PathBuf, cut: Arc<Mutex<Cut>>, made: Arc<AtomicBool>) {
+async fn pass(
+    mut store: TcpStream,
+    socket: PathBuf,
+    cut: Arc<Mutex<Cut>>,
+    made: Arc<AtomicBool>,
+    mut traffic: Traffic,
+) {
     let Ok(mut server) = UnixStream::connect(socket).await else {
         return;
     };
@@ -130,6 +147,7 @@ async fn pass(mut store: TcpStream, socket: PathBuf, cut: Arc<Mutex<Cut>>, made:
             read = store.read(&mut sent) => {
                 let Ok(1..) = read else { return };
                 let bytes = &sent[..read.unwrap()];
+                traffic.sent(bytes);
                 if *cut.lock().unwrap() == Cut::Unasked && holds(bytes, b"pg_xact_status") {
                     return;
                 }
@@ -159,6 +177,7 @@ async fn pass(mut store: TcpStream, socket: PathBuf, cut: Arc<Mutex<Cut>>, made:
             read = server.read(&mut answered) => {
                 let Ok(1..) = read else { return };
                 let bytes = &answered[..read.unwrap()];
+                traffic.answered(bytes);
                 let is_answer = holds(bytes, b"COMMIT\0");
                 match cutting {
                     Cut::After | Cut::Silent | Cut::MuteAfter if is_answer => {
