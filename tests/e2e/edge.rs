@@ -81,6 +81,16 @@ fn invalid() -> Vec<(Value, usize)> {
             with(json!({"taskId": "a\u{202e}b", "runId": "\u{2066}r"})),
             2,
         ),
+        (with(json!({"taskId": "a\u{200b}b"})), 1),
+        (with(json!({"agentId": "\u{feff}a"})), 1),
+        (
+            with(json!({"sessionId": "a\u{2028}b", "stepId": "a\u{e0041}"})),
+            2,
+        ),
+        (
+            with(json!({"workspace": {"files": [{"path": "a\u{202e}b", "content": ""}]}})),
+            1,
+        ),
         (with(json!({"message": {}})), 1),
         (with(json!({"callbackUrl": "ftp://example.org"})), 1),
         (with(json!({"callbackUrl": 1})), 1),

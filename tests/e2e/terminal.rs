@@ -1,8 +1,9 @@
-//! Commands on a terminal and in a pipe: colour, progress, streamed text, and no control characters of others.
+//! Commands on a terminal and in a pipe: colour, progress, streamed text, and no unseen characters of others.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Output, Stdio};
 
+use forge_base::text::is_unseen;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -117,7 +118,7 @@ fn a_terminal_gets_colour_unless_it_is_not_wanted_and_no_orders_of_agents() {
     let (out, _) = said(&mut on_a_terminal(&dispatch("slow:1200")));
     for wanted in [
         "\x1b[32mok\x1b[0m in ",
-        "title \u{fffd}]0;mine\u{fffd}",
+        r"title \u{1b}]0;mine\u{7}",
         // Progress line, which is erased afterwards.
         "\r\x1b[K\x1b[2mstarted, attempt 1, ",
     ] {
@@ -133,8 +134,9 @@ fn a_terminal_gets_colour_unless_it_is_not_wanted_and_no_orders_of_agents() {
     assert!(out.contains("ok in ") && !out.contains('\x1b'), "{out:?}");
 }
 
-/// Title, clipboard, cursor and colour, by the seven-bit and the eight-bit introducer.
-const ORDERS: &str = "\x1b]0;mine\x07\x1b]52;c;aGk=\x07\u{9b}2J\x1b[31m\r\x7f";
+/// Title, clipboard, cursor and colour, by the seven-bit and the eight-bit introducer; another direction; a line that only
+/// some programs end; letters that are not shown.
+const ORDERS: &str = "\x1b]0;mine\x07\x1b]52;c;aGk=\x07\u{9b}2J\x1b[31m\r\x7f\u{202e}\u{2066}\u{2028}\u{200b}\u{ad}\u{feff}\u{e0041}";
 
 /// Answer of a bridge with orders to the terminal in every text.
 fn hostile(path: &str) -> Value {
@@ -177,7 +179,7 @@ fn hostile(path: &str) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_command_passes_on_control_characters_of_others() {
+async fn no_command_passes_on_unseen_characters_of_others() {
     let home = Home::new(&[]);
     let fake = CallbackSink::start().await;
     fake.answer_with(|request| {
@@ -213,7 +215,7 @@ async fn no_command_passes_on_control_characters_of_others() {
             let said = String::from_utf8([stdout, stderr].concat()).unwrap();
             let order = said
                 .chars()
-                .find(|c| c.is_control() && !['\n', '\t'].contains(c));
+                .find(|c| is_unseen(*c) && !['\n', '\t'].contains(c));
             assert_eq!(order, None, "{arguments:?}: {said:?}");
             assert!(said.contains("mine"), "{arguments:?}: {said:?}");
         }

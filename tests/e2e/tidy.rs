@@ -30,7 +30,7 @@ const RETIRED: [&str; 12] = [
 ];
 
 /// Words that must not occur in the code below a folder, except in the files named.
-const ONLY_IN: [(&str, &str, &[&str]); 6] = [
+const ONLY_IN: [(&str, &str, &[&str]); 7] = [
     // Closing any descriptor of the database file drops the locks that SQLite holds on it.
     ("File", "bridge/crates/store-sqlite/src/", OPEN_FILES),
     ("OpenOptions", "bridge/crates/store-sqlite/src/", OPEN_FILES),
@@ -40,6 +40,8 @@ const ONLY_IN: [(&str, &str, &[&str]); 6] = [
     // Text from elsewhere has to pass the filter of the screen.
     ("stdout", "bridge/src/cli/", OUTPUTS),
     ("stderr", "bridge/src/cli/", OUTPUTS),
+    // Control characters are the smaller half of the characters that cannot be seen.
+    ("is_control", "bridge/", &["bridge/crates/base/src/text.rs"]),
 ];
 /// The screen; commands that print no text from elsewhere; streams of child processes.
 const OUTPUTS: &[&str] = &[
@@ -428,6 +430,11 @@ fn each_rule_can_fail() {
             "bridge/src/cli/a.rs",
             "//! a\nuse std::io::stdout;",
             "stdout may occur only in",
+        ),
+        (
+            "bridge/crates/dispatch/src/a.rs",
+            "//! a\nfn a(c: char) { c.is_control() }",
+            "is_control may occur only in",
         ),
     ];
     for (path, text, wanted) in table {

@@ -1,10 +1,11 @@
-//! Standard output and standard error of every command: colour and progress only on a terminal, and no control
+//! Standard output and standard error of every command: colour and progress only on a terminal, and no unseen
 //! characters but its own, since most text comes from agents and receivers. A broken pipe is returned as an error, which
 //! the command line treats as success.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
 
+use forge_base::text::escaped_json;
 use serde_json::Value;
 
 use super::Environment;
@@ -95,8 +96,8 @@ impl Screen {
         writeln!(io::stdout(), "{}", self.written(text))
     }
 
-    /// Writes agent text without a line end and flushes: unchanged into a pipe or file, without control characters
-    /// on a terminal.
+    /// Writes agent text without a line end and flushes: unchanged into a pipe or file, with unseen characters
+    /// escaped on a terminal.
     pub(super) fn piece(&self, text: &str) -> io::Result<()> {
         let mut out = io::stdout();
         match self.answers.terminal {
@@ -122,15 +123,15 @@ impl Screen {
 
     /// Writes a value as indented JSON.
     pub(super) fn value(&self, value: &Value) -> io::Result<()> {
-        writeln!(io::stdout(), "{}", escaped(&format!("{value:#}")))
+        writeln!(io::stdout(), "{}", escaped_json(&format!("{value:#}")))
     }
 
     /// Writes a value as one line of JSON.
     pub(super) fn value_line(&self, value: &Value) -> io::Result<()> {
-        writeln!(io::stdout(), "{}", escaped(&value.to_string()))
+        writeln!(io::stdout(), "{}", escaped_json(&value.to_string()))
     }
 
-    /// Text as it is written: painted parts get their escape sequences, all other control characters are replaced.
+    /// Text as it is written: painted parts get their escape sequences, all other unseen characters are escaped.
     fn written(&self, text: impl Display) -> String {
         let text = text.to_string();
         let parts: Vec<_> = text.split(&self.mark).map(harmless).collect();
@@ -209,28 +210,10 @@ pub(super) fn error(error: &anyhow::Error) {
     let _ = writeln!(io::stderr(), "error: {}", harmless(&format!("{error:#}")));
 }
 
-/// JSON with the control characters escaped that JSON allows inside of text.
-fn escaped(json: &str) -> String {
-    let mut out = String::with_capacity(json.len());
-    for letter in json.chars() {
-        match letter {
-            '\n' => out.push(letter),
-            letter if letter.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(letter))),
-            letter => out.push(letter),
-        }
-    }
-    out
-}
-
-/// Replaces control characters other than newline and tab, so that text cannot move the cursor, set colours or
-/// write to the title or clipboard of a terminal.
+/// Escapes unseen characters other than newline and tab, so that text cannot move the cursor, set colours, write to the
+/// title or clipboard of a terminal, or be shown in another order.
 pub(super) fn harmless(text: &str) -> String {
-    let shown = |letter: char| match letter {
-        '\n' | '\t' => letter,
-        letter if letter.is_control() => '\u{fffd}',
-        letter => letter,
-    };
-    text.chars().map(shown).collect()
+    forge_base::text::escaped(text, &['\n', '\t'])
 }
 
 /// Text at a JSON pointer, or a dash if absent.
@@ -311,10 +294,10 @@ mod tests {
 
     #[test]
     fn orders_to_the_terminal_are_only_shown() {
-        let text = "a\tb\n\x1b]52;c;aGk=\x07\u{9b}2J\r\x7f";
+        let text = "a\tb\n\x1b]52;c;aGk=\x07\u{9b}2J\r\x7f\u{202e}";
         assert_eq!(
             harmless(text),
-            "a\tb\n\u{fffd}]52;c;aGk=\u{fffd}\u{fffd}2J\u{fffd}\u{fffd}"
+            "a\tb\n\\u{1b}]52;c;aGk=\\u{7}\\u{9b}2J\\r\\u{7f}\\u{202e}"
         );
     }
 
@@ -326,16 +309,16 @@ mod tests {
             "{foreign} {}",
             screen.paint(Tone::Bad, foreign)
         ));
-        let shown = "\u{fffd}[31mred\u{fffd}[0m";
+        let shown = r"\u{1b}[31mred\u{1b}[0m";
         assert_eq!(written, format!("{shown} \x1b[31m{shown}\x1b[0m"));
     }
 
     #[test]
     fn json_on_a_terminal_is_the_same_json_without_control_characters() {
-        let value = json!({"a": "\u{9b}2J\x7f\x1b\n", "b": ["ü"]});
-        let text = escaped(&format!("{value:#}"));
+        let value = json!({"a": "\u{9b}2J\x7f\x1b\n\u{2028}\u{e0041}", "b": ["ü"]});
+        let text = escaped_json(&format!("{value:#}"));
         assert!(
-            !text.contains(|c: char| c.is_control() && c != '\n'),
+            !text.contains(|c| forge_base::text::is_unseen(c) && c != '\n'),
             "{text:?}"
         );
         assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), value);

@@ -112,7 +112,7 @@ pub(super) fn line(screen: &Screen, event: &Value) -> String {
     .to_owned()
 }
 
-/// Formats an event's data on one line, with control characters escaped or replaced: text as it is, other members
+/// Formats an event's data on one line, with unseen characters escaped: text as it is, other members
 /// with their names.
 fn said(kind: &str, data: &Value) -> String {
     match kind {

@@ -285,7 +285,8 @@ mod tests {
 
     #[test]
     fn a_value_cannot_forge_a_line_or_command_a_terminal() {
-        let foreign = "a\r\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J\u{9b}2J";
+        let foreign =
+            "a\r\n2026-01-01T00:00:00Z  INFO forged\u{1b}[2J\u{9b}2J\u{202e}\u{2028}\u{e0041}";
         for colour in [Colour::Off, Colour::On] {
             let lines = Written::default();
             let writer = lines.clone();
@@ -298,7 +299,8 @@ mod tests {
             let text = String::from_utf8(bytes).unwrap();
             assert_eq!(text.lines().count(), 1, "{text:?}");
             assert!(
-                !text.contains(['\r', '\u{9b}']) && !text.contains("\u{1b}[2J"),
+                !text.contains(['\r', '\u{9b}', '\u{202e}', '\u{2028}', '\u{e0041}'])
+                    && !text.contains("\u{1b}[2J"),
                 "{text:?}"
             );
             assert_eq!(text.matches(r"a\r\n2026").count(), 4, "{text:?}");

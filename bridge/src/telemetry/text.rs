@@ -1,8 +1,9 @@
-//! Fields of a log line as text. Control characters in values are escaped, so that no value can begin another line or
-//! reach a terminal as a command.
+//! Fields of a log line as text. Unseen characters in values are escaped, so that no value can begin another line, reach a
+//! terminal as a command or be shown in another order.
 
 use std::fmt::{self, Debug, Write as _};
 
+use forge_base::text;
 use tracing::field::Field;
 use tracing_subscriber::fmt::format::Writer;
 
@@ -18,20 +19,11 @@ pub(super) fn field(writer: &mut Writer<'_>, field: &Field, value: &dyn Debug) -
     write!(Escaped(writer), "{value:?}")
 }
 
-/// Writer that escapes control characters: a line feed as `\n`, others as `\u{1b}`.
+/// Writer that escapes unseen characters: a line feed as `\n`, others as `\u{1b}`.
 pub(super) struct Escaped<W>(pub W);
 
 impl<W: fmt::Write> fmt::Write for Escaped<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        for piece in text.split_inclusive(char::is_control) {
-            let end = piece.char_indices().next_back();
-            match end.filter(|(_, last)| last.is_control()) {
-                Some((at, control)) => {
-                    write!(self.0, "{}{}", &piece[..at], control.escape_default())?;
-                }
-                None => self.0.write_str(piece)?,
-            }
-        }
-        Ok(())
+        text::write_escaped(&mut self.0, text, &[])
     }
 }

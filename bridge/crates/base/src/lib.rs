@@ -17,6 +17,7 @@ pub mod schema;
 pub mod secret;
 pub mod spelling;
 pub mod tasks;
+pub mod text;
 pub mod time;
 pub mod trace;
 pub mod vault;

@@ -14,6 +14,7 @@ use url::Url;
 
 use forge_base::digest::{hex, sha256};
 use forge_base::id::DispatchId;
+use forge_base::text::is_unseen_in_name;
 
 use super::attachments::MAX_BYTES;
 use super::validate::read_media_type;
@@ -112,10 +113,10 @@ fn read(workspace: Option<&Folder>, path: &Path, left: usize) -> Result<Vec<u8>,
     Ok(bytes)
 }
 
-/// The name without folders and control characters.
+/// The name without folders and unseen characters.
 fn plain_name(given: &str) -> String {
     let last = given.rsplit(['/', '\\']).next().unwrap_or_default();
-    let mut name: String = last.chars().filter(|c| !c.is_control()).collect();
+    let mut name: String = last.chars().filter(|c| !is_unseen_in_name(*c)).collect();
     name.truncate(name.floor_char_boundary(NAME_BYTES));
     match name.as_str() {
         "" | "." | ".." => "file".to_owned(),

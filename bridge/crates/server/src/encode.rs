@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::error::Failure;
 use forge_base::event::{Cursor, Event};
+use forge_base::text::is_unseen;
 use forge_base::time;
 use forge_runs::event::is_core;
 
@@ -193,7 +194,7 @@ fn line(frame: &[u8]) -> &[u8] {
 
 fn write_field(out: &mut Vec<u8>, name: &str, value: &str) {
     // A line break would end the field, and an adapter chooses the names of its events.
-    let value = value.replace(|letter: char| letter.is_control(), " ");
+    let value = value.replace(is_unseen, " ");
     writeln!(out, "{name}: {value}").expect("writing into memory does not fail");
 }
 

@@ -7,12 +7,12 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use forge_base::digest::{Digest, sha256};
+use forge_base::text::id_complaint;
 use forge_store::record::SignalRecord;
 
 use crate::FieldProblem;
 use crate::money::micros;
 
-const ID_BYTES: usize = 256;
 /// Difference between `ts` and arrival above which a signal is refused in strict mode.
 const MOST_SKEW: Duration = Duration::from_secs(5 * 60);
 const MAX_TOKENS: f64 = 9_007_199_254_740_992.0;
@@ -309,15 +309,12 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn id(&mut self, name: &str) -> Option<String> {
         let text = self.value(name)?.as_str().map(str::to_owned);
-        let is_id = |text: &String| {
-            (1..=ID_BYTES).contains(&text.len()) && !text.chars().any(char::is_control)
-        };
-        match text.filter(is_id) {
-            Some(text) => Some(text),
-            None => self.complain(
-                name,
-                "must be a text of 1 to 256 bytes without control characters",
-            ),
+        match text {
+            Some(text) => match id_complaint(&text) {
+                None => Some(text),
+                Some(complaint) => self.complain(name, complaint),
+            },
+            None => self.complain(name, "must be a text of 1 to 256 bytes"),
         }
     }
 

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use forge_base::event::{NewEvent, kind};
 use forge_base::metrics::Table;
 use forge_base::tasks::Rounds;
+use forge_base::text::is_unseen;
 use forge_base::time::{self, Clock};
 use forge_store::roles::Signals;
 
@@ -115,9 +116,8 @@ impl Refusals {
 
     /// Counts a refusal. The adapter is the one that the signal names, if it could be read.
     pub fn count(&self, api: Api, adapter: Option<&str>, reason: Reason) {
-        let named = adapter.filter(|name| {
-            (1..=LABEL_BYTES).contains(&name.len()) && !name.chars().any(char::is_control)
-        });
+        let named = adapter
+            .filter(|name| (1..=LABEL_BYTES).contains(&name.len()) && !name.contains(is_unseen));
         let row = self.inner.adapters.row(named.unwrap_or(UNKNOWN));
         let cell = &row[api as usize][reason as usize];
         cell.count.fetch_add(1, Ordering::Relaxed);

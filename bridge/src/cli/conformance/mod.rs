@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use forge_base::text::id_complaint;
 use url::Url;
 
 use self::report::Report;
@@ -62,9 +63,9 @@ fn address(text: &str) -> Result<Url, String> {
 }
 
 fn identifier(text: &str) -> Result<String, String> {
-    match (1..=256).contains(&text.len()) && !text.chars().any(char::is_control) {
-        true => Ok(text.to_owned()),
-        false => Err("wanted 1 to 256 bytes without control characters".to_owned()),
+    match id_complaint(text) {
+        None => Ok(text.to_owned()),
+        Some(complaint) => Err(complaint.to_owned()),
     }
 }
 

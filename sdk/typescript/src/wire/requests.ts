@@ -6,11 +6,13 @@
  */
 export interface DispatchRequestBase {
   /**
-   * Id of the task; the idempotency key unless `Idempotency-Key` is given. Must not begin with `dsp_`. No control
-   * characters, nor those that change the direction of text.
+   * Id of the task; the idempotency key unless `Idempotency-Key` is given. Must not begin with `dsp_`. No
+   * characters that cannot be seen: Unicode's categories Cc, Cf, Zl and Zp.
    */
   taskId: string;
-  /** Id of the agent that runs the task. No control characters, nor those that change the direction of text. */
+  /**
+   * Id of the agent that runs the task. No characters that cannot be seen: Unicode's categories Cc, Cf, Zl and Zp.
+   */
   agentId: string;
   /** The task, as text. */
   message: string;

@@ -1,6 +1,7 @@
 //! Failure of an execution: code, text and hints, from the bridge or from the adapter.
 
 use forge_adapter_api::{ExecutionResult, Status};
+use forge_base::text::is_unseen;
 use serde_json::{Value, json};
 
 use super::{Subject, output};
@@ -95,7 +96,7 @@ pub(super) fn adapter_code(code: Option<&str>, subject: &Subject<'_>) -> String 
 }
 
 fn printable(code: &str) -> String {
-    let mut code: String = code.chars().filter(|c| !c.is_control()).collect();
+    let mut code: String = code.chars().filter(|c| !is_unseen(*c)).collect();
     code.truncate(code.floor_char_boundary(CODE_BYTES));
     code
 }

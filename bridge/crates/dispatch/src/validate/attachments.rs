@@ -5,6 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use forge_base::digest::{hex, sha256};
+use forge_base::text::is_unseen_in_name;
 
 use crate::attachments::MAX_BYTES;
 use crate::request::{Attachment, Source};
@@ -128,8 +129,8 @@ fn read_one(
 fn name_complaint(name: &str) -> Option<String> {
     if name.len() > NAME_BYTES {
         Some(format!("must have at most {NAME_BYTES} bytes"))
-    } else if name.chars().any(char::is_control) {
-        Some("must not contain control characters".into())
+    } else if name.contains(is_unseen_in_name) {
+        Some("must not contain control characters or others that cannot be seen".into())
     } else if name.contains(['/', '\\']) || matches!(name, "." | "..") {
         Some("must be the name of a file, without folders".into())
     } else {

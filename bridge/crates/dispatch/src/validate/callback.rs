@@ -11,6 +11,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::request::{Callback, Secrets};
+use forge_base::text::is_unseen;
 use forge_net as net;
 use forge_net::backoff::Policy;
 
@@ -72,8 +73,8 @@ pub(super) fn parse_url(text: &str, guard: Guard<'_>, credentials: &str) -> Resu
         return Err(format!("must have at most {URL_BYTES} bytes"));
     }
     // The parser would silently drop tabs and line ends, and trim.
-    if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return Err("must not contain spaces or control characters".into());
+    if text.contains(|c: char| is_unseen(c) || c.is_whitespace()) {
+        return Err("must not contain spaces or characters that cannot be seen".into());
     }
     let mut url = Url::parse(text)
         .map_err(|error| format!("is not a URL such as https://host/path: {error}"))?;

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use forge_adapter_api::folder::{Folder, FolderId};
+use forge_base::text::is_unseen_in_name;
 use serde_json::Value;
 
 use crate::Config;
@@ -124,8 +125,8 @@ pub(super) fn path_complaint(path: &str) -> Option<&'static str> {
     let drive = path.as_bytes().get(1) == Some(&b':');
     if path.is_empty() || path.len() > 1024 {
         Some("must have 1 to 1024 bytes")
-    } else if path.chars().any(char::is_control) {
-        Some("must not contain control characters")
+    } else if path.contains(is_unseen_in_name) {
+        Some("must not contain control characters or others that cannot be seen")
     } else if path.starts_with(separators) || drive {
         Some("must be relative")
     } else if path.split(separators).any(|part| part == "..") {

@@ -115,7 +115,7 @@ pub(crate) fn read_event(bytes: &[u8]) -> Result<AdapterEvent, String> {
         .map_err(|error| format!("is not a JSON object with a type ({error})"))?;
     let named = !event.kind.is_empty()
         && event.kind.len() <= KIND_BYTES
-        && !event.kind.chars().any(char::is_control);
+        && !event.kind.contains(forge_base::text::is_unseen);
     if named {
         Ok(event)
     } else {

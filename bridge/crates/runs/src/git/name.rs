@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use forge_base::text::is_unseen;
+
 /// Beginning of all branches.
 const ROOT: &str = "forge/";
 /// Longest id of a run or task.
@@ -150,7 +152,7 @@ pub(super) fn check_id(id: &str) -> Result<&str, BadId> {
 
 /// Checks the name of a branch or tag, or a full ref, as a caller gives it.
 pub(super) fn is_ref(name: &str) -> bool {
-    let refused = |c: char| c.is_control() || " ~^:?*[\\".contains(c);
+    let refused = |c: char| is_unseen(c) || " ~^:?*[\\".contains(c);
     let part = |part: &str| {
         !(part.is_empty()
             || part.starts_with('.')

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use forge_base::text::is_unseen;
+
 /// Path for people, as git quotes it. Reversible: different paths never look the same, whatever their bytes are.
 pub fn shown(path: &[u8]) -> String {
     match str::from_utf8(path) {
@@ -64,8 +66,7 @@ fn is_plain(text: &str) -> bool {
 /// Characters that cannot be seen, or look like a space.
 fn is_hidden(c: char) -> bool {
     let is_space = c.is_whitespace() && c != ' ';
-    let is_format = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    c.is_control() || is_space || is_format
+    is_unseen(c) || is_space
 }
 
 fn escape(to: &mut String, bytes: &[u8]) {

@@ -137,11 +137,12 @@ class DispatchRequestBase(TypedDict):
     """
 
     taskId: str
-    """Id of the task; the idempotency key unless `Idempotency-Key` is given. Must not begin with `dsp_`. No control
-    characters, nor those that change the direction of text.
+    """Id of the task; the idempotency key unless `Idempotency-Key` is given. Must not begin with `dsp_`. No characters
+    that cannot be seen: Unicode's categories Cc, Cf, Zl and Zp.
     """
     agentId: str
-    """Id of the agent that runs the task. No control characters, nor those that change the direction of text."""
+    """Id of the agent that runs the task. No characters that cannot be seen: Unicode's categories Cc, Cf, Zl and Zp.
+    """
     message: str
     """The task, as text."""
     attachments: NotRequired[list[Attachment]]

@@ -10,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use forge_base::spelling::snake_case;
+use forge_base::text::id_complaint;
 
 /// One complaint about a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -190,7 +191,7 @@ impl<'a> Fields<'a> {
         Some(text)
     }
 
-    /// An opaque id: 1 to 256 bytes, no control characters.
+    /// An opaque id: 1 to 256 bytes, no characters that cannot be seen.
     pub fn id(&self, name: impl Into<Name>) -> Option<String> {
         let name = name.into();
         let text = self.text(name)?;
@@ -366,24 +367,6 @@ impl<'a> Fields<'a> {
         }
         Some(text.to_owned())
     }
-}
-
-/// Complaint about an opaque id; `None` if it is valid.
-fn id_complaint(text: &str) -> Option<&'static str> {
-    if text.is_empty() || text.len() > 256 {
-        Some("must have 1 to 256 bytes")
-    } else if text.chars().any(char::is_control) {
-        Some("must not contain control characters")
-    } else if !text.is_ascii() && text.chars().any(is_bidi_control) {
-        Some("must not contain characters that change the direction of text")
-    } else {
-        None
-    }
-}
-
-/// True for the characters of Unicode's property `Bidi_Control`: an id that has one is shown as another.
-fn is_bidi_control(c: char) -> bool {
-    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// Type of a value with its article, for messages.

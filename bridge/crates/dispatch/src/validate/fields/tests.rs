@@ -33,27 +33,6 @@ fn either_spelling_is_read_and_both_must_agree() {
 }
 
 #[test]
-fn ids_are_short_and_visible() {
-    for (id, good) in [
-        ("a".to_owned(), true),
-        ("x".repeat(256), true),
-        ("x".repeat(257), false),
-        (String::new(), false),
-        ("a\nb".to_owned(), false),
-        ("a\u{85}b".to_owned(), false),
-        ("task\u{202e}1-ksat".to_owned(), false),
-        ("a\u{200f}".to_owned(), false),
-        ("\u{2066}a\u{2069}".to_owned(), false),
-        ("\u{61c}a".to_owned(), false),
-        ("שלום-مرحبا".to_owned(), true),
-        ("a\u{200d}b".to_owned(), true),
-        ("ü/#?% ".to_owned(), true),
-    ] {
-        assert_eq!(id_complaint(&id).is_none(), good, "{id:?}");
-    }
-}
-
-#[test]
 fn times_are_rfc3339_only() {
     for (text, good) in [
         ("2026-01-31T08:00:00Z", true),

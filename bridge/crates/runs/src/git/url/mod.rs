@@ -12,6 +12,7 @@ mod pattern;
 pub(crate) use pattern::ByUrl;
 pub(super) use pattern::UrlPattern;
 
+use forge_base::text::is_unseen;
 use forge_net::guard::{Guard, Refused};
 
 /// Longest address.
@@ -195,9 +196,7 @@ impl UrlRules {
         // Outside of the roots, an answer would tell which paths exist.
         let real = real.map_err(|_| NOT_LOCAL)?;
         let below = |root: &PathBuf| real.starts_with(root);
-        let is_plain = real
-            .to_str()
-            .is_some_and(|path| !path.contains(char::is_control));
+        let is_plain = real.to_str().is_some_and(|path| !path.contains(is_unseen));
         if !self.roots.iter().any(below) || !is_plain {
             return Err(NOT_LOCAL);
         }
