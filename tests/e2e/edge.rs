@@ -132,6 +132,7 @@ async fn malformed_bodies_are_refused_with_the_envelope_and_the_bridge_lives() {
         let request = bridge
             .api
             .request(Method::POST, "/api/v2/dispatch")
+            .header("content-type", "application/json")
             .body(body);
         let (status, body) = answer(request).await;
         refused(status, &body, &shown);

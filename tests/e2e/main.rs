@@ -60,6 +60,7 @@ mod manage;
 mod manage_commands;
 mod manifests;
 mod metrics;
+mod media_types;
 mod mistakes;
 mod model;
 mod openai;

@@ -427,7 +427,8 @@ async fn a_request_that_is_wrong_is_answered_with_what_to_change() {
         .api
         .request(Method::GET, "/api/v2/dispatches")
         .bearer_auth("wrong");
-    let broken = ask("POST", "/api/v2/dispatch").body("{\"taskId\":");
+    let broken = ask("POST", "/api/v2/dispatch").header("content-type", "application/json");
+    let broken = broken.body("{\"taskId\":");
     cases.push((
         "no token".to_owned(),
         without,

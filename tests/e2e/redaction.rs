@@ -276,6 +276,7 @@ async fn refusals(bridge: &Process) -> Vec<(String, String)> {
     let request = bridge.api.request(Method::POST, "/api/v2/dispatch");
     let answer = request
         .bearer_auth(TOKEN)
+        .header("content-type", "application/json")
         .body(broken)
         .send()
         .await

@@ -189,7 +189,7 @@ async fn wrong_signals_are_refused() {
     assert_eq!(code(typed(start("{}"))).await, invalid);
     assert_eq!(
         code(start("{\"adapter\": \"a\"}").header("content-type", "text/plain")).await,
-        invalid
+        (415, "UNSUPPORTED_MEDIA_TYPE".to_owned())
     );
     let get = tool.agent.request(Method::GET, "/emit");
     assert_eq!(code(get).await, (405, "METHOD_NOT_ALLOWED".to_owned()));

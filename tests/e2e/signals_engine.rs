@@ -274,8 +274,8 @@ async fn the_checks_have_an_order() {
                 content_type: "text/plain",
                 ..small("{")
             },
-            400,
-            "INVALID_REQUEST",
+            415,
+            "UNSUPPORTED_MEDIA_TYPE",
         ),
         (small("{"), 401, "UNAUTHORIZED"),
         (signed("{"), 400, "INVALID_REQUEST"),

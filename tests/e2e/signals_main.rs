@@ -86,7 +86,7 @@ async fn pages_of_localhost_reach_no_agent_on_the_main_listener() {
     let form = start
         .header("content-type", "text/plain")
         .body("{\"adapter\": \"a\"}");
-    assert_eq!(answer(form).await.0, StatusCode::BAD_REQUEST);
+    assert_eq!(answer(form).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     bridge.stop().await;
 }
 

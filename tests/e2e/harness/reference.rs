@@ -26,6 +26,20 @@ pub(crate) fn agent_operations() -> Vec<(String, String)> {
     served(|url| url.ends_with(":6247"))
 }
 
+/// Documented methods and paths of one of the two listeners whose requests have a body.
+pub(crate) fn operations_with_body(of_agent: bool) -> Vec<(String, String)> {
+    let mut found = if of_agent {
+        agent_operations()
+    } else {
+        operations()
+    };
+    found.retain(|(method, path)| {
+        let operation = &REFERENCE.document["paths"][path][method.to_lowercase()];
+        operation["requestBody"].is_object()
+    });
+    found
+}
+
 /// Operations with such a server.
 fn served(by: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let document = &REFERENCE.document;

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::error::{Code, Failure};
 use super::limit::Hash;
-use super::{Config, auth};
+use super::{Config, auth, media_type};
 
 /// Memory budget for bodies that are still arriving, over all requests, in KiB.
 const TEXTS_KIB: usize = 256 * 1024;
@@ -93,7 +93,7 @@ impl Body {
     }
 }
 
-/// `None` for a request without a body.
+/// `None` for a request without a body, of whatever type.
 impl<S> OptionalFromRequest<S> for Body
 where
     S: Send + Sync,
@@ -125,12 +125,15 @@ where
             Some(_) | None => auth::token_hash(request.headers()),
         };
         let share = token.map(|token| body_reader.share(token));
+        let typed = media_type::check(request.headers());
         let read = body_reader
             .texts
             .read(request.into_body(), share.as_deref());
         let (text, held) = read
             .await
             .map_err(|error| Refused::Unread(unread(&error)))?;
+        // After its size, as the protocol of signals has it, and with the connection kept.
+        typed.map_err(Refused::Read)?;
         let room = body_reader.trees.take(text.len() as u64).await;
         let parsed = match room {
             None => json::parse(&text),
@@ -183,6 +186,7 @@ mod tests {
     fn post(token: &str, body: Sent) -> Request<Sent> {
         let request = Request::post("/api/v2/dispatch").header("host", "localhost");
         let request = request.header("authorization", format!("Bearer {token}"));
+        let request = request.header("content-type", "application/json");
         request.body(body).unwrap()
     }
 

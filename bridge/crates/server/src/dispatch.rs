@@ -230,7 +230,8 @@ mod tests {
         let edge = Edge::new().await;
         let long = "k".repeat(257);
         for keys in [vec![""], vec!["a", "b"], vec![long.as_str()], vec!["ü"]] {
-            let mut request = Request::post("/api/v2/dispatch");
+            let mut request =
+                Request::post("/api/v2/dispatch").header("content-type", "application/json");
             for key in &keys {
                 request = request.header("idempotency-key", *key);
             }

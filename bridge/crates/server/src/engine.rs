@@ -132,7 +132,7 @@ mod tests {
             (signals(), "unknown", "", text, large(), 401),
             (vec![Scope::Dispatch], TOKEN, "", text, large(), 403),
             (signals(), TOKEN, "", text, large(), 413),
-            (signals(), TOKEN, "", text, b"{".to_vec(), 400),
+            (signals(), TOKEN, "", text, b"{".to_vec(), 415),
             (signals(), TOKEN, "", json, b"{".to_vec(), 401),
             (signals(), TOKEN, TOKEN, json, b"{".to_vec(), 400),
             (

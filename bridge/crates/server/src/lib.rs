@@ -34,6 +34,7 @@ mod health;
 mod limit;
 mod management;
 mod management_target;
+mod media_type;
 mod nodes;
 mod query;
 mod record;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::extract::{FromRef, FromRequest, Request};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName};
 use bytes::Bytes;
 use serde_json::Value;
 
@@ -12,9 +12,9 @@ use forge_listener::body::{self, Budget};
 use forge_signals::FieldProblem;
 use forge_signals::sign::Signature;
 
-use super::Config;
 use super::body::{Refused, not_json, unread};
 use super::error::{Failure, problem};
+use super::{Config, media_type};
 
 /// Maximum size of a body.
 const BODY_BYTES: usize = 64 * 1024;
@@ -52,14 +52,11 @@ where
     type Rejection = Refused;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
-        let is_json = is_json(request.headers().get(header::CONTENT_TYPE));
+        let typed = media_type::check(request.headers());
         let SignalReader(reader) = SignalReader::from_ref(state);
         let read = reader.read(request.into_body(), None).await;
         let (bytes, _held) = read.map_err(|error| Refused::Unread(unread(&error)))?;
-        if !is_json {
-            let failure = Failure::field("Content-Type", "must be application/json");
-            return Err(Refused::Read(failure));
-        }
+        typed.map_err(Refused::Read)?;
         Ok(Self(bytes))
     }
 }
@@ -116,12 +113,4 @@ pub(super) fn invalid(problems: Vec<FieldProblem>) -> Failure {
             .map(|one| problem(&one.field, one.message))
             .collect(),
     )
-}
-
-fn is_json(value: Option<&HeaderValue>) -> bool {
-    let text = value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    let kind = text.split(';').next().unwrap_or_default();
-    kind.trim().eq_ignore_ascii_case("application/json")
 }

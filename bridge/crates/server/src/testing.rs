@@ -219,8 +219,8 @@ impl Edge {
     }
 
     pub(super) async fn post(&self, path: &str, body: impl Into<Body>) -> Answered {
-        self.send(Request::post(path).body(body.into()).unwrap())
-            .await
+        let request = Request::post(path).header("content-type", "application/json");
+        self.send(request.body(body.into()).unwrap()).await
     }
 
     /// Accepts a dispatch with its first two events.

@@ -34,6 +34,7 @@ pub enum Code {
     InvalidState,
     CursorExpired,
     PayloadTooLarge,
+    UnsupportedMediaType,
     NoCapableAdapter,
     UnknownProvider,
     RateLimited,
@@ -68,6 +69,9 @@ impl Code {
             Code::InvalidState => (StatusCode::CONFLICT, "INVALID_STATE"),
             Code::CursorExpired => (StatusCode::GONE, "CURSOR_EXPIRED"),
             Code::PayloadTooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE"),
+            Code::UnsupportedMediaType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE")
+            }
             Code::NoCapableAdapter => (StatusCode::UNPROCESSABLE_ENTITY, "NO_CAPABLE_ADAPTER"),
             Code::UnknownProvider => (StatusCode::UNPROCESSABLE_ENTITY, "UNKNOWN_PROVIDER"),
             Code::RateLimited => (StatusCode::TOO_MANY_REQUESTS, "RATE_LIMITED"),
@@ -126,6 +130,7 @@ impl Code {
             | Code::InvalidState
             | Code::CursorExpired
             | Code::PayloadTooLarge
+            | Code::UnsupportedMediaType
             | Code::NoCapableAdapter
             | Code::UnknownProvider
             | Code::HeadersTooLarge
