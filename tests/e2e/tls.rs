@@ -320,3 +320,35 @@ async fn an_expired_certificate_is_a_warning() {
     };
     until("the warning", warned).await;
 }
+
+/// For a name of other machines alone: `localhost` has other servers too, on other ports.
+#[tokio::test]
+async fn a_browser_is_kept_to_tls_by_a_bridge_that_speaks_it() {
+    let made = made();
+    let folder = tempfile::tempdir().unwrap();
+    let files = Files::at(folder.path(), &made);
+    let [cert, key] = files.variables();
+    let [cert, key] = [&cert, &key].map(|(name, path)| (name.as_str(), path.as_str()));
+    let hosts = ("BRIDGE_HTTP_HOSTS", "bridge.example");
+    let encrypted = Bridge::with(&[cert, key, hosts]).await;
+    let clear = Bridge::with(&[hosts]).await;
+    let trusting = Api::trusting(&encrypted.api.url, &made.cert);
+    for (api, host, expected) in [
+        (&trusting, "bridge.example", Some("max-age=31536000")),
+        (&trusting, "bridge.example:7420", Some("max-age=31536000")),
+        (&trusting, "localhost", None),
+        (&trusting, "LOCALHOST:7420", None),
+        (&trusting, "127.0.0.1:7420", None),
+        (&clear.api, "bridge.example", None),
+    ] {
+        for path in ["/api/health", "/", "/nowhere"] {
+            let request = api.request(Method::GET, path).header("host", host);
+            let answer = request.send().await.unwrap();
+            let given = answer.headers().get("strict-transport-security");
+            let given = given.map(|value| value.to_str().unwrap());
+            assert_eq!(given, expected, "{host} {path}: {}", answer.status());
+        }
+    }
+    encrypted.stop().await;
+    clear.stop().await;
+}

@@ -130,7 +130,7 @@ fn preflight_answer(accepted: &'static str) -> Response {
 
 /// Host that the request addresses, with its port; `None` only for HTTP/1.0. Fails unless it is given exactly once and
 /// without credentials, because programs in front of the bridge would disagree on which one counts.
-fn host(request: &Request) -> Result<Option<Authority>, Failure> {
+fn host<B>(request: &hyper::Request<B>) -> Result<Option<Authority>, Failure> {
     let wrong = |message| Failure::field("Host", message);
     let mut given = request.headers().get_all(header::HOST).iter();
     let header = match (given.next(), given.next()) {
@@ -151,6 +151,12 @@ fn host(request: &Request) -> Result<Option<Authority>, Failure> {
         return Err(wrong("the host must not contain credentials"));
     }
     Ok(target.cloned().or(header))
+}
+
+/// True for a request to a local name or address; also without a host.
+pub(super) fn is_for_this_machine<B>(request: &hyper::Request<B>) -> bool {
+    let host = host(request).ok().flatten();
+    host.is_none_or(|host| is_local(host.host()))
 }
 
 fn is_local(host: &str) -> bool {

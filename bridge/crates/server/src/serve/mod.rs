@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, header};
 use forge_listener::{Answer, Limits};
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
@@ -13,6 +14,7 @@ use tower::ServiceExt as _;
 
 use super::Config;
 use super::limit::Peer;
+use super::origin_guard;
 use super::request_span::{MAX_HEADER_BYTES, MAX_HEADERS};
 use super::tls::Tls;
 use forge_base::tasks::IoRuntime;
@@ -24,6 +26,9 @@ const BUFFER_BYTES: usize = MAX_HEADER_BYTES + MAX_HEADER_BYTES / 2;
 /// Number of connections up to which all run in the runtime that accepts them: with few threads for many connections
 /// a request rarely has to wake one. Above it every other connection runs in a second runtime.
 const CROWD: usize = 256;
+
+/// Time for which a browser uses only TLS at this host name: a year.
+const STRICT_TRANSPORT: &str = "max-age=31536000";
 
 /// Serves until `shutdown`; then closes the socket, gives requests in progress `config.close_grace` to end, and
 /// cuts off the others.
@@ -44,11 +49,16 @@ pub async fn serve(
         close_grace: config.close_grace,
     };
     let tls = tls.map(|tls| Arc::new(move || tls.server()) as forge_listener::Tls);
+    let is_tls = tls.is_some();
     let handler = move |peer: SocketAddr, mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(Peer::from(peer.ip()));
+        let is_strict = is_tls && !origin_guard::is_for_this_machine(&request);
         let answer = router.clone().oneshot(request.map(Body::new));
-        let answer: Answer<Body> = Box::pin(async {
-            let Ok(response) = answer.await;
+        let answer: Answer<Body> = Box::pin(async move {
+            let Ok(mut response) = answer.await;
+            if is_strict {
+                demand_tls(response.headers_mut());
+            }
             response
         });
         answer
@@ -65,6 +75,13 @@ pub async fn serve(
         Some(second.handle().clone())
     };
     forge_listener::serve(listener, limits, tls, second_runtime, shutdown, handler).await;
+}
+
+/// Has browsers use TLS at this host name from now on, on every port. Not for `localhost`, which belongs to the other
+/// servers of the machine too.
+fn demand_tls(headers: &mut HeaderMap) {
+    let value = HeaderValue::from_static(STRICT_TRANSPORT);
+    headers.insert(header::STRICT_TRANSPORT_SECURITY, value);
 }
 
 /// `config.max_connections`, at most half of the open file limit: store, adapters and callbacks need descriptors
