@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from clients import KINDS, Client
 from server import Answer
 
-from forge_bridge import AsyncBridge, AsyncForgeSDK, AsyncManagement, Bridge, ForgeSDK, Management, Page
+from forge_bridge import AsyncBridge, AsyncForgeSDK, AsyncManagement, Bridge, BridgeError, ForgeSDK, Management, Page
 
 LIST: dict[str, Any] = {
     "dispatches": [1],
@@ -234,6 +236,38 @@ def test_a_request_runs_again_as_another_task_with_changes(serve: Any, kind: str
     assert body.pop("taskId").startswith("t-retry-")
     kept = {name: value for name, value in REQUEST.items() if name != "taskId"}
     assert body == {**kept, "model": "other", "priority": 3, "retryOf": "dsp_1"}
+
+
+def with_dots(value: Any, segments: list[str], dots: str) -> Iterator[Any]:
+    """The argument with dots in place of each of its parts that is a segment of the path."""
+    if isinstance(value, str) and value in segments:
+        yield dots
+    elif isinstance(value, str) and "/" in value and value.split("/")[0] in segments:
+        yield f"{dots}/x"
+    elif isinstance(value, str) and "." in value and value.split(".")[0] in segments:
+        yield f"{value.split('.')[0]}.{dots}"
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from ({**value, name: other} for other in with_dots(part, segments, dots))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dots", [".", ".."])
+def test_dots_are_no_ids_in_any_method(serve: Any, kind: str, dots: str) -> None:
+    server = serve(lambda _: Answer(body={}))
+    refused = set()
+    for rows, options in ((BRIDGE, {}), (RUNTIME, {"managed": "m"}), (RUNS, {"runs": True})):
+        for method, args, named, line, *_ in rows:
+            segments = [unquote(part) for part in line.split(" ", 1)[1].split("?")[0].split("/")]
+            for index, value in enumerate(args):
+                for other in with_dots(value, segments, dots):
+                    with pytest.raises(BridgeError, match="cannot be part of a path") as raised:
+                        call = getattr(Client(kind, server.url, **options), method)
+                        call(*args[:index], other, *args[index + 1 :], **named)
+                    assert (raised.value.status, raised.value.code) == (400, "INVALID_REQUEST")
+                    refused.add((method, index))
+    assert len(refused) > 45
+    assert server.seen == []
 
 
 def test_every_method_is_listed_and_both_kinds_have_it() -> None:

@@ -74,39 +74,37 @@ test("every method ends with its signal, and gives its reason", async () => {
   }
 });
 
-test("dots are no ids, because they would name another route", async () => {
-  let asked = 0;
-  const baseUrl = await listen((_, response) => {
-    asked += 1;
-    response.writeHead(200).end("{}");
-  });
-  const [bridge, forge] = [new Bridge({ baseUrl }), new ForgeSDK(baseUrl)];
+test("dots are no ids in any method, because they would name another route", async () => {
+  const seen: string[] = [];
+  const handler: Handler = (request, response) => {
+    seen.push(decodeURIComponent(request.url?.split("?", 1)[0] ?? ""));
+    response.writeHead(404).end('{"error": "no", "code": "NOT_FOUND"}');
+  };
+  /** What each method asks for with this id, and its error. */
+  const outcomes = async (id: string) => {
+    const { bridge, forge, calls } = await everyMethod(handler, id);
+    const streams: typeof calls = [
+      ["dispatchEvents", async () => bridge.dispatchEvents(id).next()],
+      ["streamEvents", async () => forge.streamEvents(id).next()],
+    ];
+    const found: { name: string; paths: string[]; error: unknown }[] = [];
+    for (const [name, call] of [...calls, ...streams]) {
+      seen.length = 0;
+      const error: unknown = await call({ signal: AbortSignal.timeout(10_000) }).then(() => undefined, (caught: unknown) => caught);
+      found.push({ name, paths: [...seen], error });
+    }
+    return found;
+  };
+  const takesId = (await outcomes("an-id")).map(({ paths }) => paths.some((path) => path.split("/").includes("an-id")));
+  expect(takesId.filter(Boolean).length).toBeGreaterThan(45);
   for (const id of [".", ".."]) {
-    for (const call of [
-      () => bridge.show(id),
-      () => bridge.showAll(id),
-      () => bridge.cancel(id),
-      () => bridge.file("x", id),
-      () => bridge.retry(id),
-      () => bridge.closeDestination(id),
-      () => bridge.reload(id),
-      () => bridge.approve(id),
-      () => bridge.signalSession(id),
-      () => bridge.externalCommand({ service: id, name: "x" }),
-      () => bridge.management().reloadConfig().then(() => bridge.adapter(id)),
-      () => forge.getRun(id),
-      () => forge.getTask("x", id),
-      async () => {
-        for await (const _ of bridge.dispatchEvents(id)) break;
-      },
-    ]) {
-      const error: unknown = await call().catch((caught: unknown) => caught);
-      if (!BridgeError.is(error)) throw error;
-      expect([error.status, error.code]).toEqual([400, "INVALID_REQUEST"]);
+    for (const [index, { name, paths, error }] of (await outcomes(id)).entries()) {
+      if (!takesId[index]) continue;
+      if (!BridgeError.is(error)) throw new Error(`${name}("${id}") asked for ${paths}`, { cause: error });
+      expect([error.status, error.code, paths], name).toEqual([400, "INVALID_REQUEST", []]);
       expect(error.message).toContain(`"${id}" cannot be part of a path`);
     }
   }
-  expect(asked).toBe(2);
 });
 
 test("the code of an error selects its details", async () => {
@@ -152,13 +150,13 @@ export function said(result: Result): string | undefined {
 }
 
 /** A bridge that never answers, and a call of every method. */
-async function everyMethod(): Promise<{
+async function everyMethod(handler: Handler = () => undefined, id = "x"): Promise<{
   bridge: Bridge;
   forge: ForgeSDK;
   calls: [string, (options: CallOptions) => Promise<unknown>][];
 }> {
-  const baseUrl = await listen(() => undefined);
-  const bridge = new Bridge({ baseUrl });
+  const baseUrl = await listen(handler);
+  const bridge = new Bridge({ baseUrl, maxRetries: 0 });
   const forge = new ForgeSDK(baseUrl);
   const runtime = bridge.management();
   return {
@@ -167,38 +165,38 @@ async function everyMethod(): Promise<{
     calls: [
       ["run", (o) => bridge.run(request, o)],
       ["dispatch", (o) => bridge.dispatch(request, o)],
-      ["show", (o) => bridge.show("x", o)],
-      ["showAll", (o) => bridge.showAll("x", o)],
-      ["output", (o) => bridge.output("x", o)],
-      ["files", (o) => bridge.files("x", o)],
-      ["file", (o) => bridge.file("x", "y", o)],
+      ["show", (o) => bridge.show(id, o)],
+      ["showAll", (o) => bridge.showAll(id, o)],
+      ["output", (o) => bridge.output(id, o)],
+      ["files", (o) => bridge.files(id, o)],
+      ["file", (o) => bridge.file(id, "y", o)],
       ["dispatches", (o) => bridge.dispatches({}, o)],
-      ["request", (o) => bridge.request("x", o)],
-      ["runAgain", (o) => bridge.runAgain("dsp_1", {}, o)],
-      ["cancel", (o) => bridge.cancel("x", o)],
+      ["request", (o) => bridge.request(id, o)],
+      ["runAgain", (o) => bridge.runAgain(id, {}, o)],
+      ["cancel", (o) => bridge.cancel(id, o)],
       ["deliveries", (o) => bridge.deliveries({}, o)],
-      ["delivery", (o) => bridge.delivery("x", o)],
-      ["retry", (o) => bridge.retry("x", o)],
+      ["delivery", (o) => bridge.delivery(id, o)],
+      ["retry", (o) => bridge.retry(id, o)],
       ["retryAll", (o) => bridge.retryAll({}, o)],
       ["destinations", (o) => bridge.destinations(o)],
-      ["closeDestination", (o) => bridge.closeDestination("x", o)],
+      ["closeDestination", (o) => bridge.closeDestination(id, o)],
       ["nodes", (o) => bridge.nodes(o)],
       ["throughput", (o) => bridge.throughput(o)],
       ["cost", (o) => bridge.cost("7d", o)],
       ["recentEvents", (o) => bridge.recentEvents(5, o)],
       ["adapters", (o) => bridge.adapters(o)],
-      ["adapter", (o) => bridge.adapter("x", o)],
-      ["reload", (o) => bridge.reload("x", o)],
-      ["pause", (o) => bridge.pause("x", o)],
-      ["resume", (o) => bridge.resume("x", o)],
-      ["externalCommand", (o) => bridge.externalCommand("x.y", {}, o)],
-      ["externalQuery", (o) => bridge.externalQuery("x.y", {}, o)],
+      ["adapter", (o) => bridge.adapter(id, o)],
+      ["reload", (o) => bridge.reload(id, o)],
+      ["pause", (o) => bridge.pause(id, o)],
+      ["resume", (o) => bridge.resume(id, o)],
+      ["externalCommand", (o) => bridge.externalCommand({ service: "s", name: id }, {}, o)],
+      ["externalQuery", (o) => bridge.externalQuery({ service: id, name: "y" }, {}, o)],
       ["externalServices", (o) => bridge.externalServices(o)],
       ["approvals", (o) => bridge.approvals({}, o)],
-      ["approve", (o) => bridge.approve("x", undefined, o)],
-      ["reject", (o) => bridge.reject("x", undefined, o)],
+      ["approve", (o) => bridge.approve(id, undefined, o)],
+      ["reject", (o) => bridge.reject(id, undefined, o)],
       ["signalSessions", (o) => bridge.signalSessions({}, o)],
-      ["signalSession", (o) => bridge.signalSession("x", o)],
+      ["signalSession", (o) => bridge.signalSession(id, o)],
       ["signalTotals", (o) => bridge.signalTotals("user", undefined, o)],
       ["interventions", (o) => bridge.interventions({}, o)],
       ["signalRules", (o) => bridge.signalRules(o)],
@@ -206,45 +204,45 @@ async function everyMethod(): Promise<{
       ["ticket", (o) => bridge.ticket(o)],
       ["reference", (o) => bridge.reference(o)],
       ["agents", (o) => runtime.agents(o)],
-      ["agent", (o) => runtime.agent("x", o)],
-      ["createAgent", (o) => runtime.createAgent({ agentId: "x" }, o)],
-      ["updateAgent", (o) => runtime.updateAgent({ agentId: "x" }, o)],
-      ["removeAgent", (o) => runtime.removeAgent("x", o)],
-      ["files", (o) => runtime.files("x", o)],
-      ["writeFile", (o) => runtime.writeFile("x", "y", "z", o)],
-      ["removeFile", (o) => runtime.removeFile("x", "y", o)],
-      ["bindings", (o) => runtime.bindings("x", o)],
-      ["setBindings", (o) => runtime.setBindings("x", [], o)],
+      ["agent", (o) => runtime.agent(id, o)],
+      ["createAgent", (o) => runtime.createAgent({ agentId: id }, o)],
+      ["updateAgent", (o) => runtime.updateAgent({ agentId: id }, o)],
+      ["removeAgent", (o) => runtime.removeAgent(id, o)],
+      ["files", (o) => runtime.files(id, o)],
+      ["writeFile", (o) => runtime.writeFile(id, "y", "z", o)],
+      ["removeFile", (o) => runtime.removeFile(id, "y", o)],
+      ["bindings", (o) => runtime.bindings(id, o)],
+      ["setBindings", (o) => runtime.setBindings(id, [], o)],
       ["skills", (o) => runtime.skills(o)],
-      ["skill", (o) => runtime.skill("x", o)],
-      ["createSkill", (o) => runtime.createSkill({ skillKey: "x" }, o)],
-      ["updateSkill", (o) => runtime.updateSkill({ skillKey: "x" }, o)],
-      ["removeSkill", (o) => runtime.removeSkill("x", o)],
-      ["skillStatus", (o) => runtime.skillStatus("x", o)],
-      ["installDependencies", (o) => runtime.installDependencies("x", o)],
+      ["skill", (o) => runtime.skill(id, o)],
+      ["createSkill", (o) => runtime.createSkill({ skillKey: id }, o)],
+      ["updateSkill", (o) => runtime.updateSkill({ skillKey: id }, o)],
+      ["removeSkill", (o) => runtime.removeSkill(id, o)],
+      ["skillStatus", (o) => runtime.skillStatus(id, o)],
+      ["installDependencies", (o) => runtime.installDependencies(id, o)],
       ["models", (o) => runtime.models(o)],
       ["systemModels", (o) => runtime.systemModels(o)],
       ["securityPosture", (o) => runtime.securityPosture(o)],
       ["reloadConfig", (o) => runtime.reloadConfig(o)],
       ["createRun", (o) => forge.createRun("r", o)],
-      ["getRun", (o) => forge.getRun("x", o)],
+      ["getRun", (o) => forge.getRun(id, o)],
       ["listRuns", (o) => forge.listRuns({}, o)],
-      ["listEvents", (o) => forge.listEvents("x", {}, o)],
-      ["pauseRun", (o) => forge.pauseRun("x", undefined, o)],
-      ["resumeRun", (o) => forge.resumeRun("x", o)],
-      ["cancelRun", (o) => forge.cancelRun("x", o)],
-      ["approvePlan", (o) => forge.approvePlan("x", o)],
-      ["reopenPlan", (o) => forge.reopenPlan("x", o)],
-      ["verifyRun", (o) => forge.verifyRun("x", o)],
-      ["sendCaptainMessage", (o) => forge.sendCaptainMessage("x", "y", o)],
-      ["listTasks", (o) => forge.listTasks("x", o)],
-      ["getTask", (o) => forge.getTask("x", "y", o)],
-      ["retryRun", (o) => forge.retryRun("x", undefined, o)],
-      ["retryTask", (o) => forge.retryTask("x", "y", o)],
-      ["getArtifact", (o) => forge.getArtifact("x", "y", o)],
-      ["listChangeRequests", (o) => forge.listChangeRequests("x", o)],
-      ["approveChangeRequest", (o) => forge.approveChangeRequest("x", "y", o)],
-      ["rejectChangeRequest", (o) => forge.rejectChangeRequest("x", "y", undefined, o)],
+      ["listEvents", (o) => forge.listEvents(id, {}, o)],
+      ["pauseRun", (o) => forge.pauseRun(id, undefined, o)],
+      ["resumeRun", (o) => forge.resumeRun(id, o)],
+      ["cancelRun", (o) => forge.cancelRun(id, o)],
+      ["approvePlan", (o) => forge.approvePlan(id, o)],
+      ["reopenPlan", (o) => forge.reopenPlan(id, o)],
+      ["verifyRun", (o) => forge.verifyRun(id, o)],
+      ["sendCaptainMessage", (o) => forge.sendCaptainMessage(id, "y", o)],
+      ["listTasks", (o) => forge.listTasks(id, o)],
+      ["getTask", (o) => forge.getTask(id, "y", o)],
+      ["retryRun", (o) => forge.retryRun(id, undefined, o)],
+      ["retryTask", (o) => forge.retryTask(id, "y", o)],
+      ["getArtifact", (o) => forge.getArtifact(id, "y", o)],
+      ["listChangeRequests", (o) => forge.listChangeRequests(id, o)],
+      ["approveChangeRequest", (o) => forge.approveChangeRequest(id, "y", o)],
+      ["rejectChangeRequest", (o) => forge.rejectChangeRequest(id, "y", undefined, o)],
     ],
   };
 }
