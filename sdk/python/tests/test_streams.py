@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -11,6 +11,7 @@ from clients import KINDS, Client
 from server import Answer, Request
 
 from forge_bridge import BridgeError, ForgeSDK
+from forge_bridge._sync.stream import events
 
 TEXTS = ["a", "ü€😀\u2028\u0085\r\n", ""]
 EVENTS = [
@@ -147,4 +148,51 @@ def test_a_reader_that_begins_again_after_the_end_of_a_run_asks_ever_more_rarely
     with ForgeSDK(server.url) as forge:
         for _ in range(3):
             assert list(forge.stream_events("r", after="log-3")) == []
-    assert ends == [1, 2, 3]
+    # Each reader pauses after its empty stream too, before it asks if the run has ended.
+    assert ends == [1, 1, 1, 2, 1, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_that_ends_empty_is_opened_again_ever_more_rarely(
+    serve: Any, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures: list[int] = []
+
+    def backoff(count: int, _: float) -> float:
+        failures.append(count)
+        return 0.0
+
+    monkeypatch.setattr(f"forge_bridge._{kind}.stream.backoff", backoff)
+    opened = 0
+
+    def answer(_: Request) -> Answer:
+        nonlocal opened
+        opened += 1
+        if opened == 4:
+            return Answer(body=written(None, EVENTS[:1]))
+        return Answer(204) if opened == 7 else Answer(body=b"")
+
+    assert Client(kind, serve(answer).url).dispatch_events("d") == EVENTS[:1]
+    assert failures == [1, 2, 3, 1, 2]
+
+
+def test_a_long_line_is_joined_once_however_many_pieces_it_comes_in() -> None:
+    line = json.dumps({"type": "a", "data": {"delta": "x" * (1 << 20)}}).encode() + b"\n"
+    searched = 0
+
+    class Piece(bytes):
+        def split(self, *given: Any) -> Any:
+            nonlocal searched
+            searched += len(self)
+            return super().split(*given)
+
+        def __radd__(self, other: bytes) -> bytes:
+            return Piece(bytes(other) + bytes(self))
+
+    class Response:
+        def iter_bytes(self) -> Any:
+            return (Piece(line[at : at + 1024]) for at in range(0, len(line), 1024))
+
+    [event] = events(cast(Any, Response()))
+    assert len(event["data"]["delta"]) == 1 << 20
+    assert searched == len(line)

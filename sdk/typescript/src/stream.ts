@@ -34,11 +34,15 @@ export async function* resume<Event extends { type: string; data: object }>(
       const response = await connection.open(open, after);
       if (response.status === 204) return;
       options.onState?.("open");
+      let isEmpty = true;
       for await (const event of connection.events<Event>(response)) {
+        isEmpty = false;
         failures = 0;
         after = cursor(event);
         yield event;
       }
+      // No progress, as after a failure: a proxy, or a bridge that stops, can end every stream at once.
+      if (isEmpty) await pause(backoff((failures += 1), options.maxPauseMs ?? 10_000), options.signal);
     } catch (error) {
       if (options.signal?.aborted) return;
       const failure = error instanceof BridgeError ? error : BridgeError.unreachable(error);
@@ -74,13 +78,17 @@ class Connection {
     if (!response.body) return;
     const reader = response.body.getReader();
     const decoder = new TextDecoder();
-    let rest = "";
+    // Pieces of the line that has not ended: joined once, so that a long line costs what it is long.
+    let rest: string[] = [];
     for (;;) {
       this.#heard();
       const { done, value } = await reader.read();
       if (done) return;
-      const lines = (rest + decoder.decode(value, { stream: true })).split("\n");
-      rest = lines.pop() ?? "";
+      const lines = decoder.decode(value, { stream: true }).split("\n");
+      rest.push(lines[0] ?? "");
+      if (lines.length === 1) continue;
+      lines[0] = rest.join("");
+      rest = [lines.pop() ?? ""];
       for (const line of lines) {
         if (line.trim() === "" || line.startsWith(":")) continue;
         const event = JSON.parse(line) as Event;

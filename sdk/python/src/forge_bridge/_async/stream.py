@@ -33,10 +33,16 @@ async def resume(open: Open, after: str | None, cursor: str, on_state: OnState |
                     return
                 if on_state is not None:
                     on_state("open", None)
+                is_empty = True
                 async for event in events(response):
+                    is_empty = False
                     failures = 0
                     after = event[cursor]
                     yield event
+            if is_empty:
+                # No progress, as after a failure: a proxy, or a bridge that stops, can end every stream at once.
+                failures += 1
+                await asyncio.sleep(backoff(failures, LONGEST_PAUSE))
             continue
         except (BridgeError, httpx.RequestError, ValueError) as error:
             failure = error if isinstance(error, BridgeError) else BridgeError.unanswered(error)
@@ -56,10 +62,16 @@ async def pause_after_end(ends: int) -> None:
 async def events(response: httpx.Response) -> AsyncIterator[Any]:
     """Yields one event per line; empty lines and those with ":" are heartbeats. A cut last line is dropped, since it
     is sent again."""
-    rest = b""
+    # Pieces of the line that has not ended: joined once, so that a long line costs what it is long.
+    rest: list[bytes] = []
     # Not by lines of httpx: they end at U+2028 and others as well, which JSON can have inside of texts.
     async for piece in response.aiter_bytes():
-        *lines, rest = (rest + piece).split(b"\n")
+        first, *lines = piece.split(b"\n")
+        rest.append(first)
+        if not lines:
+            continue
+        lines.insert(0, b"".join(rest))
+        rest = [lines.pop()]
         for line in lines:
             if not line.strip() or line.startswith(b":"):
                 continue
