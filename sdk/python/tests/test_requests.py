@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from typing import Any
 
 import pytest
 from clients import KINDS, Client
 from server import Answer, Request
 
-from forge_bridge import BridgeError
+from forge_bridge import AsyncBridge, Bridge, BridgeError
 
 REQUEST = {"taskId": "t", "agentId": "a", "message": "m", "callbackUrl": None}
 CUT = Answer(body="{", cut=True)
@@ -171,3 +173,57 @@ def test_an_interrupt_cancels_the_dispatch_only_if_that_is_asked_for(serve: Any,
     with pytest.raises(KeyboardInterrupt):
         Client(kind, server.url).run(request, on_event=interrupt, cancel_on_interrupt=cancels)
     assert server.lines[2:] == (["POST /api/v2/dispatch/d/cancel"] if cancels else [])
+
+
+HALF = "half a character: \ud83d"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_cannot_be_sent_is_refused_as_such_and_at_once(serve: Any, kind: str) -> None:
+    server = serve(lambda _: Answer(body={}))
+    body = {"taskId": "t", "agentId": "a", "message": HALF, "callbackUrl": None}
+    calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("dispatch", (body,), {}),
+        ("dispatch", ({**body, "message": float("nan")},), {}),
+        ("dispatch", ({**body, "message": object()},), {}),
+        ("dispatch", ({**body, "message": "m"},), {"idempotency_key": "ü"}),
+        ("dispatch", ({**body, "message": "m"},), {"idempotency_key": "a\nb"}),
+        ("show", (HALF,), {}),
+    ]
+    for method, args, named in calls:
+        with pytest.raises(BridgeError) as raised:
+            getattr(Client(kind, server.url), method)(*args, **named)
+        assert (raised.value.status, raised.value.code) == (400, "INVALID_REQUEST"), (method, args, named)
+        assert "does not answer" not in raised.value.message
+    assert server.seen == []
+
+
+async def shown(url: str, token: str | None = None) -> Any:
+    async with AsyncBridge(url, token) as bridge:
+        return await bridge.show("x")
+
+
+def test_a_token_is_sent_without_the_line_end_of_its_file(serve: Any) -> None:
+    server = serve(lambda _: Answer(body={}))
+    for token in ("secret", "secret\n", " secret\r\n"):
+        with Bridge(server.url, token) as bridge:
+            bridge.show("x")
+        asyncio.run(shown(server.url, token))
+    assert [request.headers["authorization"] for request in server.seen] == ["Bearer secret"] * 6
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_this_machine(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(lambda _: Answer(body={"a": 1}))
+    for proxy in ("socks5://127.0.0.1:9", "http://127.0.0.1:9"):
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        with Bridge(server.url) as bridge:
+            answer: Any = bridge.show("x")
+        assert answer == {"a": 1}
+        assert asyncio.run(shown(server.url)) == {"a": 1}
+
+
+def test_a_proxy_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    with pytest.raises(BridgeError, match="proxy of the environment.*socksio"):
+        Bridge("http://bridge.example")

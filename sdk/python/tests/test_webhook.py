@@ -26,6 +26,7 @@ HEADERS = {"webhook-id": ID, "webhook-timestamp": str(NOW), "webhook-signature":
         (BODY, {**HEADERS, "webhook-signature": f"v1,AAAA v1a,AAAA v1,é v2,x {SIGNATURE}"}, SECRET),
         (BODY, HEADERS, [OTHER, SECRET]),
         (BODY, HEADERS, SECRET.removeprefix("whsec_")),
+        (BODY, HEADERS, SECRET + "\r\n"),
     ],
 )
 def test_a_signed_callback_is_accepted(body: Any, headers: Any, secret: Any) -> None:

@@ -75,8 +75,15 @@ class BridgeError(Exception):
         )
 
     @classmethod
+    def unsendable(cls, reason: str) -> BridgeError:
+        """Makes the error of a request that is refused before it is sent."""
+        return cls(reason, status=400, code="INVALID_REQUEST")
+
+    @classmethod
     def unanswered(cls, cause: Exception) -> BridgeError:
         """Makes the error of a request that was not answered, or not completely."""
+        if isinstance(cause, (httpx.LocalProtocolError, httpx.UnsupportedProtocol, UnicodeEncodeError)):
+            return cls.unsendable(f"the request cannot be sent: {cause}")
         if isinstance(cause, httpx.TimeoutException):
             return cls("the bridge did not answer in time", code="TIMEOUT")
         return cls(f"the bridge does not answer: {str(cause) or type(cause).__name__}")

@@ -45,7 +45,8 @@ def verify_webhook(
     versions = [one.partition(",") for one in given.get("webhook-signature", "").split(" ")]
     signatures = [_decode(text) for version, _, text in versions if version == "v1"]
     for text in [secret] if isinstance(secret, str) else secret:
-        key = _decode(text.removeprefix("whsec_"))
+        # A secret of a file or of Kubernetes often ends with its line.
+        key = _decode(text.strip().removeprefix("whsec_"))
         if not key:
             raise ValueError("the secret is not `whsec_` and base64")
         expected = hmac.new(key, content, hashlib.sha256).digest()

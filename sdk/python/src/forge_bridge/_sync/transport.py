@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+import json
 import random
 from collections.abc import Iterator, Callable, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import httpx
 
@@ -22,8 +23,21 @@ def at(*parts: str) -> str:
     """Path of these parts, each escaped. Dots are refused: a URL cannot have them as parts, and would name another route."""
     for part in parts:
         if part in (".", ".."):
-            raise BridgeError(f'"{part}" cannot be part of a path', status=400, code="INVALID_REQUEST")
-    return "/" + "/".join(quote(part, safe="") for part in parts)
+            raise BridgeError.unsendable(f'"{part}" cannot be part of a path')
+    try:
+        return "/" + "/".join(quote(part, safe="") for part in parts)
+    except UnicodeEncodeError as error:
+        raise BridgeError.unsendable(f"an id is no text: {error}") from error
+
+
+def encode(body: object) -> bytes | None:
+    """Body as JSON. What JSON cannot hold, such as half a character, is refused with its place."""
+    if body is None:
+        return None
+    try:
+        return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise BridgeError.unsendable(f"the body is no JSON: {error}") from error
 
 
 def backoff(failures: int, most: float) -> float:
@@ -38,6 +52,17 @@ def is_success(status: int) -> bool:
 
 def decode(response: httpx.Response) -> Any:
     return None if response.status_code == 204 else response.json()
+
+
+def connect(base_url: str, limits: httpx.Limits) -> httpx.Client:
+    """Client of this bridge. One on this machine is not called through a proxy of the environment, which cannot reach it."""
+    if urlsplit(base_url).hostname in ("localhost", "127.0.0.1", "::1"):
+        return httpx.Client(transport=httpx.HTTPTransport(limits=limits))
+    try:
+        return httpx.Client(limits=limits)
+    except ImportError as error:
+        # Of a SOCKS proxy in ALL_PROXY; httpx names the package that it needs.
+        raise BridgeError.unsendable(f"the proxy of the environment cannot be used: {error}") from error
 
 
 class Transport:
@@ -56,7 +81,7 @@ class Transport:
         self.timeout = timeout
         self._max_retries = max_retries
         # Without a bound: each stream holds a connection, and a request that waits for one would time out.
-        self._http = http or httpx.Client(limits=httpx.Limits(max_keepalive_connections=20))
+        self._http = http or connect(base_url, httpx.Limits(max_keepalive_connections=20))
         self._owns_http = http is None
 
     def close(self) -> None:
@@ -65,6 +90,8 @@ class Transport:
 
     def _headers(self, headers: dict[str, str]) -> dict[str, str]:
         token = self._token() if callable(self._token) else self._token
+        # A token of a file or a secret of Kubernetes often ends with its line.
+        token = token and token.strip()
         return {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
 
     def ask(
@@ -83,6 +110,12 @@ class Transport:
     ) -> Answer:
         """Sends a request and reads its answer; raises an answer that is an error. `is_safe`: a second execution
         changes nothing, so that the request can be repeated; the default is true for GET and with a key."""
+        content = encode(body)
+        headers = {"Accept": accept}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        if key is not None:
+            headers["Idempotency-Key"] = key
         safe = (method == "GET" or key is not None) if is_safe is None else is_safe
         failures = 0
         while True:
@@ -91,8 +124,8 @@ class Transport:
                     method,
                     self._base_url + path,
                     params=parameters(query),
-                    json=body,
-                    headers=self._headers({"Accept": accept, **({} if key is None else {"Idempotency-Key": key})}),
+                    content=content,
+                    headers=self._headers(headers),
                     timeout=self.timeout if timeout is None else timeout,
                     follow_redirects=False,
                 )
