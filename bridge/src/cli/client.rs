@@ -27,6 +27,10 @@ pub(super) enum Error {
     Address { url: String },
     #[error("{} contains no usable PEM certificate", .0.display())]
     Authority(PathBuf),
+    #[error(
+        "the token (--token, BRIDGE_TOKEN) has a space, line end or other character that no token has, at place {place}"
+    )]
+    Token { place: usize },
     #[error("cannot set up an HTTP client")]
     Build(#[source] reqwest::Error),
     #[error("cannot reach the bridge at {url}; is it running? (`forge-bridge dev` starts one)")]
@@ -119,6 +123,7 @@ impl Client {
         if !["http", "https"].contains(&base.scheme()) || base.host().is_none() {
             return Err(address());
         }
+        let token = token.map(|text| bearer(&text)).transpose()?.flatten();
         let provider = rustls::crypto::ring::default_provider();
         let mut builder = reqwest::Client::builder()
             .connect_timeout(CONNECT)
@@ -145,7 +150,7 @@ impl Client {
         Ok(Self {
             http: builder.build().map_err(Error::Build)?,
             base,
-            token: token.map(SecretString::from),
+            token,
         })
     }
 
@@ -304,6 +309,15 @@ impl Client {
     }
 }
 
+/// The token without the space around it, such as the line end of its file; `None` if nothing is left.
+fn bearer(text: &str) -> Result<Option<SecretString>, Error> {
+    let text = text.trim();
+    match text.chars().position(|c| !c.is_ascii_graphic()) {
+        Some(before) => Err(Error::Token { place: before + 1 }),
+        None => Ok((!text.is_empty()).then(|| SecretString::from(text))),
+    }
+}
+
 fn trusted(file: &Path) -> Result<RootCertStore, Error> {
     let unusable = || Error::Authority(file.to_owned());
     let mut store = RootCertStore::empty();
@@ -338,6 +352,33 @@ mod tests {
             request.url().as_str(),
             "http://127.0.0.1:7420/bridge/api/v2/dispatch/a%2Fb%20c%3F?after=x-1&type=a%26b"
         );
+    }
+
+    #[test]
+    fn a_token_is_sent_without_the_line_end_of_its_file() {
+        let sent = |token: &str| {
+            let client = Client::new("http://127.0.0.1:7420", Some(token.to_owned()))?;
+            let request = client.request(Method::GET, &Target::path(&["a"]));
+            let request = request.build().unwrap();
+            let header = request.headers().get("authorization");
+            Ok::<_, Error>(header.map(|value| value.to_str().unwrap().to_owned()))
+        };
+        for token in ["abc", "abc\n", "abc\r\n", " abc\t\n\n"] {
+            assert_eq!(
+                sent(token).unwrap().as_deref(),
+                Some("Bearer abc"),
+                "{token:?}"
+            );
+        }
+        assert_eq!(sent("\n").unwrap(), None);
+        for (token, place) in [("ab\nc", 3), ("a c", 2), ("äbc", 1), ("ab\u{200b}", 3)] {
+            let refused = sent(token).unwrap_err();
+            assert!(
+                matches!(refused, Error::Token { place: found } if found == place),
+                "{token:?}: {refused}"
+            );
+            assert!(!refused.to_string().contains(token), "{refused}");
+        }
     }
 
     #[test]

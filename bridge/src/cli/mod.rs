@@ -264,7 +264,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     let code = match error.downcast_ref::<client::Error>() {
         Some(client::Error::Unreachable { .. }) => UNREACHABLE,
         Some(client::Error::Refused { .. } | client::Error::Unreadable { .. }) => REFUSED,
-        Some(client::Error::Address { .. }) => USAGE,
+        Some(client::Error::Address { .. } | client::Error::Token { .. }) => USAGE,
         Some(client::Error::Authority(_) | client::Error::Build(_)) | None => FAILED,
     };
     ExitCode::from(code)

@@ -76,6 +76,7 @@ impl Load {
                 Ok(Err(
                     error @ (Error::Refused { .. }
                     | Error::Address { .. }
+                    | Error::Token { .. }
                     | Error::Authority(_)
                     | Error::Build(_)),
                 )) => {

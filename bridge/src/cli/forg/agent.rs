@@ -49,7 +49,7 @@ impl Error {
             Error::Call(client::Error::Refused { .. } | client::Error::Unreadable { .. }) => {
                 REFUSED
             }
-            Error::Call(client::Error::Address { .. }) => USAGE,
+            Error::Call(client::Error::Address { .. } | client::Error::Token { .. }) => USAGE,
             Error::Call(client::Error::Authority(_) | client::Error::Build(_)) => FAILED,
         }
     }
