@@ -437,6 +437,14 @@ async fn private_addresses_are_refused_on_acceptance() {
             1,
             "{url}: {refusal}"
         );
+        let attached = json!([{"name": "a", "mediaType": "text/plain", "url": url}]);
+        let body = with(quiet("t", "ok"), &json!({"attachments": attached}));
+        let (status, refusal) = bridge.api.post("/api/v2/dispatch", &body).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{url}: {refusal}");
+        assert_eq!(
+            refusal["details"][0]["field"], "attachments[0].url",
+            "{url}: {refusal}"
+        );
     }
     let (_, all) = bridge.api.get("/api/v2/dispatches").await;
     assert_eq!(all["dispatches"], json!([]));

@@ -75,6 +75,7 @@ mod power_cut;
 mod private;
 mod profiles;
 mod queue;
+mod reach;
 mod readers;
 mod receiver;
 mod recovery;
