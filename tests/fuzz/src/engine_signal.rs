@@ -2,6 +2,7 @@
 //! each refusal says why.
 
 use forge_base::json;
+use forge_base::text::id_complaint;
 use forge_signals::engine::fuzzing::read;
 use serde_json::Value;
 
@@ -47,7 +48,7 @@ fn has_content(tree: &Value) -> bool {
 }
 
 fn is_short(text: &str) -> bool {
-    (1..=256).contains(&text.len()) && !text.chars().any(char::is_control)
+    id_complaint(text).is_none()
 }
 
 /// Input: the body of a signal.

@@ -1,5 +1,6 @@
 //! Drawing of `top`; no requests and no state of its own.
 
+use forge_base::text::escaped;
 use jiff::{SignedDuration, Timestamp};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::Now;
 use crate::cli::Environment;
-use crate::cli::screen::text;
+use crate::cli::screen;
 
 /// Colours; none if `NO_COLOR` is set.
 #[derive(Clone, Copy, Debug)]
@@ -97,7 +98,7 @@ fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
     let version = format!("forge-bridge {}  ", text(&now.health, "/version"));
     let mut first = vec![Span::styled(version, bold)];
     match &now.trouble {
-        Some(trouble) => first.push(Span::styled(trouble.clone(), palette.state("offline"))),
+        Some(trouble) => first.push(Span::styled(visible(trouble), palette.state("offline"))),
         None => {
             let state = text(&now.health, "/status");
             first.push(Span::styled(format!("{state}  "), palette.state(&state)));
@@ -106,7 +107,7 @@ fn headlines(now: &Now, palette: Palette) -> Vec<Line<'static>> {
             }
             let seconds = now.health["uptimeSeconds"].as_i64().unwrap_or(0);
             first.push(Span::raw(format!("up {}  ", rough(seconds))));
-            first.push(Span::styled(now.url.clone(), palette.dim()));
+            first.push(Span::styled(visible(&now.url), palette.dim()));
         }
     }
     let sum = |name: &str| -> u64 {
@@ -136,14 +137,14 @@ fn adapter_table(now: &Now, palette: Palette) -> Table<'static> {
         let number = |name: &str| adapter[name].as_u64().unwrap_or(0);
         let (running, most) = (number("running"), number("maxConcurrent"));
         Row::new([
-            Cell::new(name.clone()),
+            Cell::new(visible(name)),
             Cell::new(state.clone()).style(palette.state(&state)),
             Cell::new(bar(running, most)).style(palette.colour(Color::Blue)),
             Cell::new(format!("{running} of {most}")),
             Cell::new(format!("{} queued", number("queued"))),
             Cell::new(match adapter.get("pausedAt") {
                 Some(_) => "paused".to_owned(),
-                None => adapter["message"].as_str().unwrap_or_default().to_owned(),
+                None => visible(adapter["message"].as_str().unwrap_or_default()),
             })
             .style(palette.dim()),
         ])
@@ -210,6 +211,16 @@ fn dispatches(title: &str, items: &[Value], palette: Palette, width: u16) -> Tab
     Table::new(rows, columns(widths, width))
         .header(Row::new(columns(header, width)).style(palette.dim()))
         .block(titled(title))
+}
+
+/// Text of others as it is drawn: ratatui leaves out control characters only.
+fn visible(text: &str) -> String {
+    escaped(text, &[])
+}
+
+/// Text at a JSON pointer as it is drawn, or a dash if absent.
+fn text(value: &Value, pointer: &str) -> String {
+    visible(&screen::text(value, pointer))
 }
 
 /// Columns that fit the width of the terminal.
@@ -352,6 +363,30 @@ mod tests {
         };
         let shown = shown(&gone, 100, 24);
         assert!(shown.contains("cannot reach the bridge") && shown.contains("review-1"));
+    }
+
+    #[test]
+    fn text_of_others_is_drawn_with_unseen_characters_escaped() {
+        const TEXT: &str = "a\u{202e}b\u{200b}\u{1b}[2J\u{2066}";
+        let dispatch = json!({
+            "taskId": TEXT, "agentId": TEXT, "provider": TEXT, "status": TEXT, "outcome": "error",
+            "errorCode": TEXT, "acceptedAt": format!("0123456789A{TEXT}{TEXT}"),
+        });
+        let adapter = json!({"status": TEXT, "message": TEXT});
+        for trouble in [None, Some(TEXT.to_owned())] {
+            let hostile = Now {
+                url: TEXT.to_owned(),
+                health: json!({"version": TEXT, "status": TEXT, "adapters": {TEXT: adapter}}),
+                running: vec![dispatch.clone()],
+                latest: vec![dispatch.clone()],
+                trouble,
+                ..now()
+            };
+            let drawn = shown(&hostile, 160, 24);
+            let unseen = |c: char| forge_base::text::is_unseen(c) && c != '\n';
+            assert_eq!(drawn.find(unseen), None, "{drawn:?}");
+            assert!(drawn.contains(r"a\u{202e}b\u{200b}\u{1b}[2J"), "{drawn}");
+        }
     }
 
     #[test]
