@@ -9,6 +9,7 @@ pub mod breaker;
 mod direct;
 pub mod guard;
 mod http2;
+mod paced;
 mod special;
 mod tls;
 
@@ -21,14 +22,13 @@ use futures_util::TryFutureExt as _;
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Body;
 use hyper::{Request, Response, Uri};
-use hyper_util::client::legacy;
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue};
 use reqwest::{Method, redirect, retry};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 use url::{Host, Url};
 
-use direct::{Connector, Direct, Protocol, Unresolved};
+use direct::{Connector, Direct, Protocol, Unanswered, Unresolved};
 use guard::{Guard, Lookup, Refused, Resolver, Trust};
 
 pub use http2::{Http2, Http2Body, Http2Error};
@@ -231,7 +231,7 @@ impl Client {
         match &way.direct {
             Some(direct) => {
                 let sent = direct.send(outgoing.direct()?);
-                answer(sent, legacy::Error::is_connect, limits).await
+                answer(sent, Unanswered::is_connect, limits).await
             }
             None => {
                 let sent = way.full.execute(outgoing.proxied());

@@ -74,6 +74,36 @@ async fn an_answer_is_read_up_to_its_bound_and_redirects_are_not_followed() {
     assert!(sink.received().iter().all(|request| request.path == "/"));
 }
 
+/// A receiver that sends interim answers without end, up to a limit that the test would notice.
+fn answers_in_the_interim() -> std::net::SocketAddr {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
+        let answers = b"HTTP/1.1 103 Early Hints\r\nlink: <a>\r\n\r\n".repeat(1000);
+        // The client closes the connection.
+        while stream.write_all(&answers).is_ok() {}
+    });
+    address
+}
+
+#[tokio::test]
+async fn interim_answers_without_end_fail_their_request_and_delay_no_other() {
+    let (sink, client) = (CallbackSink::start().await, client("loopback"));
+    let mut outgoing = get(&format!("http://{}/", answers_in_the_interim()));
+    outgoing.timeout = Duration::from_secs(30);
+    let other = client.send(get(&sink.url("/")));
+    let (flooded, other) = tokio::join!(client.send(outgoing), other);
+    let error = flooded.unwrap_err();
+    let expected = "more than 16 interim answers";
+    assert!(
+        matches!(&error, SendError::Protocol(text) if text == expected),
+        "{error:?}"
+    );
+    assert_eq!(other.unwrap().status, 200);
+}
+
 #[tokio::test]
 async fn a_proxy_is_told_the_whole_url_and_looks_the_name_up() {
     let sink = CallbackSink::start().await;
