@@ -160,6 +160,12 @@ fn update<T>(
         let full = format!("it would be larger than {REGISTRY_BYTES} bytes");
         return Err(failed(io::Error::other(full)));
     }
+    // A registry that cannot be read takes the services of all its manifests away.
+    if let Err(found) = parse(content.as_bytes()) {
+        let reasons: Vec<String> = found.into_iter().map(|found| found.message).collect();
+        let unreadable = format!("it could not be read again: {}", reasons.join("; "));
+        return Err(failed(io::Error::other(unreadable)));
+    }
     files::replace(&path, content.as_bytes()).map_err(failed)?;
     Ok(changed)
 }

@@ -39,6 +39,27 @@ fn names(catalog: &Catalog) -> Vec<&str> {
         .collect()
 }
 
+/// The file has two more levels than a manifest, whose own depth is within the limit.
+#[test]
+fn a_manifest_that_would_make_the_file_unreadable_is_not_imported() {
+    let root = TempDir::new().unwrap();
+    import(root.path(), &manifest("a", &["x"])).unwrap();
+    let before = content(&root);
+    let mut deep = manifest("deep", &["x"]);
+    let mut schema = json!({"type": "string"});
+    for _ in 0..30 {
+        schema = json!({"properties": {"a": schema}});
+    }
+    deep.entries[0].input_schema = Some(schema);
+    let text = serde_json::to_string(&deep).unwrap();
+    let read = manifest::read(text.as_bytes()).manifest.unwrap();
+    let error = import(root.path(), &read).unwrap_err();
+    let source = std::error::Error::source(&error).unwrap().to_string();
+    assert!(source.contains("nested deeper than 64 levels"), "{source}");
+    assert_eq!(content(&root), before);
+    assert_eq!(load(root.path()).unwrap().len(), 1);
+}
+
 #[test]
 fn the_file_is_canonical_and_an_import_replaces_its_service() {
     let root = TempDir::new().unwrap();
