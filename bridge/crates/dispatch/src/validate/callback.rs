@@ -128,8 +128,9 @@ fn read_headers(settings: &Fields<'_>) -> BTreeMap<String, SecretString> {
 
 /// Complaint about a lower-case header name; `None` if it is allowed.
 fn name_complaint(name: &str) -> Option<&'static str> {
-    const HOP_BY_HOP: [&str; 9] = [
+    const HOP_BY_HOP: [&str; 10] = [
         "connection",
+        "http2-settings",
         "keep-alive",
         "proxy-authenticate",
         "proxy-authorization",
@@ -139,7 +140,13 @@ fn name_complaint(name: &str) -> Option<&'static str> {
         "transfer-encoding",
         "upgrade",
     ];
-    const OURS: [&str; 4] = ["host", "idempotency-key", "traceparent", "user-agent"];
+    const OURS: [&str; 5] = [
+        "expect",
+        "host",
+        "idempotency-key",
+        "traceparent",
+        "user-agent",
+    ];
     const OUR_PREFIXES: [&str; 3] = ["content-", "webhook-", "x-forge-"];
     let token = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     if name.is_empty() || !name.bytes().all(token) {
