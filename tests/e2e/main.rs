@@ -111,3 +111,4 @@ mod traces;
 mod trouble;
 mod upkeep;
 mod vercel;
+mod walls;

@@ -1,9 +1,11 @@
 //! Reads the workspace's sources against the conventions that neither the compiler nor clippy checks: length and name of
-//! files, the opening of doc comments, retired words, and the walls inside the SQLite store. Walls between components are
-//! the manifests of `bridge/crates`.
+//! files, the opening of doc comments, retired words, and the walls of `walls.rs`. Walls between components are the manifests
+//! of `bridge/crates`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use super::walls::ONLY_IN;
 
 const LONGEST_FILE: usize = 500;
 const LONGEST_MAIN: usize = 40;
@@ -27,41 +29,6 @@ const RETIRED: [&str; 12] = [
     "somebody",
     "whoever",
     "whom",
-];
-
-/// Words that must not occur in the code below a folder, except in the files named.
-const ONLY_IN: [(&str, &str, &[&str]); 7] = [
-    // Closing any descriptor of the database file drops the locks that SQLite holds on it.
-    ("File", "bridge/crates/store-sqlite/src/", OPEN_FILES),
-    ("OpenOptions", "bridge/crates/store-sqlite/src/", OPEN_FILES),
-    // The engine knows no dispatch, and the tables know no thread.
-    ("dispatch", "bridge/crates/store-sqlite/src/engine/", &[]),
-    ("thread", "bridge/crates/store-sqlite/src/tables/", &[]),
-    // Text from elsewhere has to pass the filter of the screen.
-    ("stdout", "bridge/src/cli/", OUTPUTS),
-    ("stderr", "bridge/src/cli/", OUTPUTS),
-    // Control characters are the smaller half of the characters that cannot be seen.
-    ("is_control", "bridge/", &["bridge/crates/base/src/text.rs"]),
-];
-/// The screen; commands that print no text from elsewhere; streams of child processes.
-const OUTPUTS: &[&str] = &[
-    "bridge/src/cli/completions.rs",
-    "bridge/src/cli/conform.rs",
-    "bridge/src/cli/conformance/package.rs",
-    "bridge/src/cli/conformance/run.rs",
-    "bridge/src/cli/drill/faults.rs",
-    "bridge/src/cli/drill/report.rs",
-    "bridge/src/cli/drill/victim.rs",
-    "bridge/src/cli/forg/keystore.rs",
-    "bridge/src/cli/sample.rs",
-    "bridge/src/cli/screen.rs",
-    "bridge/src/cli/top/mod.rs",
-];
-const OPEN_FILES: &[&str] = &[
-    "bridge/crates/store-sqlite/src/engine/connection.rs",
-    "bridge/crates/store-sqlite/src/engine/folder_lock.rs",
-    "bridge/crates/store-sqlite/src/engine/wal.rs",
-    "bridge/crates/store-sqlite/src/maintenance.rs",
 ];
 
 /// Functions that look a path up again, in code that works where agents can write: what they change or list can be
@@ -400,6 +367,16 @@ fn each_rule_can_fail() {
             "bridge/crates/store-sqlite/src/a.rs",
             "//! a\nuse std::fs::File;",
             "File may occur only in",
+        ),
+        (
+            "bridge/crates/dispatch/src/a.rs",
+            "//! a\nlet took = end.duration_since(start);",
+            "duration_since may occur only in",
+        ),
+        (
+            "bridge/crates/dispatch/src/a.rs",
+            "//! a\nlet took = time::wall_age(start, end);",
+            "wall_age may occur only in",
         ),
         (
             "bridge/crates/store-sqlite/src/tables/a.rs",

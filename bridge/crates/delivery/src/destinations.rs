@@ -96,6 +96,13 @@ impl Destinations {
         self.next_probe = self.first_probe();
     }
 
+    /// Has every breaker compare its wait with a clock that was set.
+    pub(super) fn follow_clock(&mut self, now: Timestamp) {
+        self.full_until = Timestamp::MIN;
+        self.next_probe = self.next_probe.map(|_| now);
+        self.pass(now);
+    }
+
     /// Moves breakers whose wait is over to half open.
     pub(super) fn pass(&mut self, now: Timestamp) {
         if self.next_probe.is_none_or(|next| now < next) {

@@ -61,7 +61,7 @@ impl Deliverer {
         now: Timestamp,
         retention: Duration,
     ) -> store::Result<()> {
-        let after = time::between(due.since, now).as_secs();
+        let after = time::wall_age(due.since, now).as_secs();
         let reason = format!(
             "given up after {} attempts and {after} s: the receiver's circuit breaker is open",
             due.attempts

@@ -10,9 +10,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use smallvec::SmallVec;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use forge_base::id::DeliveryId;
-use forge_base::time;
 use forge_net::breaker::{Change, Health};
 use forge_store::destination::DueQuery;
 use forge_store::record::DueDelivery;
@@ -46,7 +46,7 @@ pub(super) struct InFlight {
 struct Table {
     phases: HashMap<DeliveryId, Phase>,
     /// Start times of the attempts being sent, oldest first, by origin; no empty entries.
-    sending: HashMap<String, SmallVec<[Timestamp; 4]>>,
+    sending: HashMap<String, SmallVec<[Instant; 4]>>,
     sending_in_all: usize,
     /// Waiting deliveries by origin; no empty queues.
     waiting: BTreeMap<String, VecDeque<Waiting>>,
@@ -81,7 +81,7 @@ pub(super) struct InFlightDelivery {
     id: DeliveryId,
     origin: String,
     /// Time at which the attempt began.
-    began: Timestamp,
+    began: Instant,
     /// Phase number of the origin's breaker when the attempt began.
     turn: u64,
     settled: bool,
@@ -206,8 +206,9 @@ impl InFlight {
     /// Next delivery with a free slot, round-robin over the origins.
     pub(super) fn next(&self, deliverer: &Deliverer) -> Option<(Waiting, InFlightDelivery)> {
         let mut table = self.table();
-        let now = deliverer.shared.setup.clock.now();
-        table.destinations.pass(now);
+        let now = Instant::now();
+        let clock = deliverer.shared.setup.clock;
+        table.destinations.pass(clock.now());
         let settling = table.phases.len() - table.sending_in_all - table.waiting_in_all;
         if settling >= SETTLING {
             return None;
@@ -352,14 +353,16 @@ impl Table {
         Some(waiting)
     }
 
-    fn next_origin(&self, slots: Slots, per_origin: usize, now: Timestamp) -> Option<String> {
+    fn next_origin(&self, slots: Slots, per_origin: usize, now: Instant) -> Option<String> {
         let after = (Bound::Excluded(self.served.as_str()), Bound::Unbounded);
         let rest = self.waiting.range::<str, _>(after);
         let mut turns = rest.chain(&self.waiting).map(|(origin, _)| origin);
         let has_room = |origin: &&String| {
             let sending = self.sending.get(origin.as_str());
             let oldest = sending.and_then(|sending| sending.first());
-            let age = oldest.map_or(Duration::ZERO, |oldest| time::between(*oldest, now));
+            let age = oldest.map_or(Duration::ZERO, |oldest| {
+                now.saturating_duration_since(*oldest)
+            });
             let most = self.destinations.room(origin, per_origin);
             slots.permit(sending.map_or(0, SmallVec::len), age, most)
         };
@@ -367,7 +370,7 @@ impl Table {
     }
 
     /// Frees the slot of an attempt that began at this time.
-    fn free_slot(&mut self, origin: &str, began: Timestamp) {
+    fn free_slot(&mut self, origin: &str, began: Instant) {
         self.sending_in_all -= 1;
         if let Some(sending) = self.sending.get_mut(origin) {
             if let Some(place) = sending.iter().position(|other| *other == began) {

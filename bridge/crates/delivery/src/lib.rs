@@ -21,6 +21,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -123,6 +124,8 @@ struct Shared {
     rounds: watch::Sender<u64>,
     /// Set once the breakers stored by an earlier process have been read.
     restored: OnceCell<()>,
+    /// False until the times of the store are compared with the clock, again after it was set.
+    follows_clock: AtomicBool,
     /// Cancels the attempts that are still in flight.
     abandon: Mutex<CancellationToken>,
 }

@@ -67,7 +67,7 @@ pub fn decide_retry(outcome: &Outcome, series: Series, now: Timestamp, random: f
             .unwrap_or(Duration::ZERO),
         Outcome::Failed => Duration::ZERO,
     };
-    let elapsed = time::between(series.since, now);
+    let elapsed = time::wall_age(series.since, now);
     let wait = backoff::delay(series.attempt, elapsed, series.policy, random)
         .map(|wait| wait.max(asked))
         .filter(|wait| series.policy.permits(elapsed.saturating_add(*wait)));

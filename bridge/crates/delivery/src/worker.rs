@@ -2,6 +2,7 @@
 //! due deliveries are in the store. No store lock or transaction is held while a receiver is called.
 
 use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tracing::field::display;
 
 use forge_base::failpoint;
 use forge_base::tasks::Tasks;
-use forge_base::time;
+use forge_base::time::{self, Sleeper};
 use forge_base::trace::TraceId;
 use forge_net::backoff::Policy;
 use forge_net::breaker::Change;
@@ -30,7 +31,7 @@ use super::trace;
 use super::verdict::{self, Series, Verdict};
 use super::{Deliverer, Destination, Setup, Shared};
 
-/// Longest sleep of the worker, so that it notices a changed clock or a suspended machine.
+/// Longest sleep of the worker.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Wait before the store is queried again if the next due delivery might be one in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -49,6 +50,7 @@ impl Deliverer {
                 wake: Notify::new(),
                 room: Notify::new(),
                 restored: OnceCell::new(),
+                follows_clock: AtomicBool::new(false),
                 rounds: watch::Sender::new(0),
                 abandon: Mutex::default(),
             }),
@@ -85,6 +87,7 @@ impl Deliverer {
     /// Runs until the shutdown; attempts in flight then continue, see `drain`.
     pub async fn run(self, shutdown: CancellationToken, tracker: Tasks) {
         let mut delays = RetryDelays::default();
+        let mut sleeper = Sleeper::new(self.shared.setup.clock);
         while let Some(round) = shutdown.run_until_cancelled(self.tick(&tracker)).await {
             self.shared.rounds.send_modify(|rounds| *rounds += 1);
             let rest = match round {
@@ -92,7 +95,7 @@ impl Deliverer {
                     delays = RetryDelays::default();
                     let pause = self.pause(next);
                     shutdown
-                        .run_until_cancelled(self.wait_for_work(pause, &tracker))
+                        .run_until_cancelled(self.wait_for_work(&mut sleeper, pause, &tracker))
                         .await
                 }
                 Err(error) => {
@@ -119,6 +122,7 @@ impl Deliverer {
             .restored
             .get_or_try_init(|| self.restore())
             .await?;
+        self.follow_clock().await?;
         self.end_overdue().await?;
         let mut next = None;
         // With no room there is nothing to load; a delivery that leaves wakes the worker again.
@@ -155,6 +159,29 @@ impl Deliverer {
         let stored = setup.store.open_breakers().await?;
         let now = setup.clock.now();
         in_flight.destinations(|all| all.restore(stored, now));
+        Ok(())
+    }
+
+    /// Shortens the waits that became longer because the clock was set back, before the start or since the last round.
+    async fn follow_clock(&self) -> store::Result<()> {
+        let Shared {
+            setup,
+            in_flight,
+            follows_clock,
+            ..
+        } = &*self.shared;
+        if follows_clock.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let now = setup.clock.now();
+        in_flight.destinations(|all| all.follow_clock(now));
+        let moved = setup.store.follow_clock(now).await?;
+        if moved > 0 {
+            tracing::warn!(
+                "{moved} deliveries were due later than their retries allow, because the clock was set back"
+            );
+        }
+        follows_clock.store(true, Ordering::Relaxed);
         Ok(())
     }
 
@@ -227,14 +254,18 @@ impl Deliverer {
 
     /// Waits until the store should be queried again; meanwhile starts waiting deliveries when slots become
     /// free.
-    async fn wait_for_work(&self, at_most: Duration, tracker: &Tasks) {
-        let end = sleep(at_most);
+    async fn wait_for_work(&self, sleeper: &mut Sleeper, at_most: Duration, tracker: &Tasks) {
+        let end = sleeper.sleep(at_most);
         tokio::pin!(end);
         loop {
             tokio::select! {
                 () = self.shared.wake.notified() => return,
                 () = self.shared.room.notified() => self.begin(tracker),
-                () = &mut end => return,
+                step = &mut end => {
+                    let follows = &self.shared.follows_clock;
+                    follows.fetch_and(step.is_none(), Ordering::Relaxed);
+                    return;
+                }
             }
         }
     }
@@ -243,7 +274,7 @@ impl Deliverer {
         let Some(next) = next else {
             return LONGEST_PAUSE;
         };
-        match time::between(self.shared.setup.clock.now(), next) {
+        match time::left(self.shared.setup.clock.now(), next) {
             // Became due during the query.
             Duration::ZERO if self.shared.in_flight.is_empty() => AT_ONCE,
             Duration::ZERO => LOOK_AGAIN,
@@ -389,7 +420,7 @@ impl Deliverer {
             failpoint::point("delivery.settle.after");
             match settled {
                 Ok(()) => {
-                    let since = time::between(due.since, setup.clock.now());
+                    let since = time::wall_age(due.since, setup.clock.now());
                     self.shared.meters.settled(verdict, since);
                     return log(due, made, verdict);
                 }

@@ -168,13 +168,14 @@ impl Inner {
         stop: &Stop,
     ) -> Outcome {
         let finisher = &self.finisher;
-        let now = finisher.clock.now();
+        let started = finisher.clock.moment();
+        let now = started.at;
         let conclude = |completion| Outcome::Conclude(Box::new(completion));
         let spent = begun.spent.as_deref();
         let silent = |ending| {
             let silent = Completion::silent(ending, spent);
             conclude(Completion {
-                attempt_started: Some(now),
+                attempt_started: Some(started),
                 ..silent
             })
         };
@@ -353,7 +354,7 @@ impl Inner {
                 output_files,
                 accumulator: batcher.accumulator,
             },
-            attempt_started: Some(now),
+            attempt_started: Some(started),
         })
     }
 
@@ -375,7 +376,7 @@ impl Inner {
             let since = record.not_before.unwrap_or(record.accepted_at);
             let since = since.max(record.accepted_at);
             let meters = self.finisher.meters.providers.row(&record.provider);
-            meters.queue_wait.time(time::between(since, now));
+            meters.queue_wait.time(time::wall_age(since, now));
             if let Some(stages) = stages {
                 stages.queued(since, now);
             }
@@ -393,7 +394,7 @@ impl Inner {
         if let Some(first) = batcher.first
             && begun.lease.attempt == 1
         {
-            let wait = time::between(record.accepted_at, first);
+            let wait = time::wall_age(record.accepted_at, first);
             meters.first_event.time(wait);
         }
         if let Some(stages) = DispatchSpans::of(&self.finisher.spans, record.id, request) {

@@ -14,7 +14,7 @@ use forge_base::event::{NewEvent, kind};
 use forge_base::failpoint;
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_base::reloadable::Reloadable;
-use forge_base::time::{self, Clock};
+use forge_base::time::{self, Clock, Moment};
 use forge_base::trace::Spans;
 use forge_signals::agent::Agent;
 use forge_store as store;
@@ -58,7 +58,7 @@ pub(super) struct Completion {
     /// Events not yet written.
     pub(super) events: Vec<NewEvent>,
     /// Start of the last attempt; if `None`, the one in the record counts.
-    pub(super) attempt_started: Option<Timestamp>,
+    pub(super) attempt_started: Option<Moment>,
 }
 
 /// A delivery that has just become due, with its body.
@@ -72,6 +72,7 @@ struct Ended<'a> {
     account: &'a Account,
     error_code: Option<&'a str>,
     at: Timestamp,
+    elapsed: Duration,
 }
 
 impl Completion {
@@ -93,6 +94,15 @@ impl Completion {
     }
 }
 
+/// Duration of the last attempt. If it ran in an earlier process, it is the time by the wall clock since the first start.
+fn elapsed(record: &record::DispatchRecord, completion: &Completion, end: Moment) -> Duration {
+    match (completion.attempt_started, record.first_started_at) {
+        (Some(started), _) => started.until(end),
+        (None, Some(started_at)) => time::wall_age(started_at, end.at),
+        (None, None) => Duration::ZERO,
+    }
+}
+
 fn log_unreadable(id: DispatchId, error: &serde_json::Error) {
     tracing::error!(
         dispatch.id = %id,
@@ -110,12 +120,14 @@ impl Finisher {
         request: &DispatchRequest,
         mut completion: Completion,
     ) -> Result<Option<PendingDelivery>, store::Error> {
-        let at = self.clock.now();
+        let end = self.clock.moment();
+        let at = end.at;
+        let elapsed = elapsed(record, &completion, end);
         let events = std::mem::take(&mut completion.events);
         let mut delays = RetryDelays::default();
         loop {
             let (finish, account) =
-                self.build_finish(record, request, &completion, events.clone(), at);
+                self.build_finish(record, request, &completion, events.clone(), (at, elapsed));
             let error_code = finish.error_code.clone();
             let callback = record.callback.clone();
             let due = callback.map(|callback| DueDelivery {
@@ -134,6 +146,7 @@ impl Finisher {
                         account: &account,
                         error_code: error_code.as_deref(),
                         at,
+                        elapsed,
                     };
                     self.record_metrics(record, request, &completion, &ended);
                     let body = recorded.body;
@@ -293,9 +306,8 @@ impl Finisher {
         request: &DispatchRequest,
         completion: &Completion,
         mut events: Vec<NewEvent>,
-        at: Timestamp,
+        (at, elapsed): (Timestamp, Duration),
     ) -> (Finish, Account) {
-        let started = completion.attempt_started.or(record.first_started_at);
         let subject = Subject {
             id: record.id,
             dispatch: request,
@@ -306,7 +318,7 @@ impl Finisher {
             session: completion.session.as_deref(),
             started_at: record.first_started_at,
             completed_at: at,
-            elapsed: started.map_or(Duration::ZERO, |started| time::between(started, at)),
+            elapsed,
         };
         let Outcome {
             error_code,
@@ -363,17 +375,23 @@ impl Finisher {
             account,
             error_code,
             at,
+            elapsed,
         } = *ended;
         // An attempt that a crash interrupted counts from its start until now.
-        let from = completion.attempt_started.or(match record.state {
+        let from = completion.attempt_started.map(|started| started.at);
+        let from = from.or(match record.state {
             DispatchState::Running { started_at, .. } => Some(started_at),
             DispatchState::Queued | DispatchState::Finished { .. } => None,
         });
+        let took = |from| match completion.attempt_started {
+            Some(_) => elapsed,
+            None => time::wall_age(from, at),
+        };
         let meters = self.meters.providers.row(&record.provider);
         meters.finish(error_code);
         meters.spend(account, request.model.as_deref());
         if let Some(from) = from {
-            meters.execution.time(time::between(from, at));
+            meters.execution.time(took(from));
         }
         let Some(stages) = DispatchSpans::of(&self.spans, record.id, request) else {
             return;
@@ -386,7 +404,7 @@ impl Finisher {
                 account: Some(account),
                 error_code,
                 from,
-                to: at,
+                to: time::after(from, took(from)),
             });
         }
         stages.finished(record, error_code, at);

@@ -276,9 +276,9 @@ impl Dispatcher {
             tracker,
             running: Running::new(),
             offers: Offers::default(),
-            next_wakeup: NextWakeup::new(),
+            next_wakeup: NextWakeup::new(schedule::MAX_POLL),
             waiting_providers: WaitingProviders::default(),
-            next_reroute: NextWakeup::new(),
+            next_reroute: NextWakeup::new(schedule::REROUTE_INTERVAL),
             wake: Notify::new(),
         };
         Self {

@@ -5,19 +5,29 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use forge_base::time;
+
 /// The earliest such time. Initially due, so that the first round checks.
 #[derive(Debug)]
-pub(crate) struct NextWakeup(Mutex<Timestamp>);
+pub(crate) struct NextWakeup {
+    next: Mutex<Timestamp>,
+    /// Longest time until the next check that a round asks for; one that is further away was set before the clock was
+    /// set back, and is due.
+    max_poll: Duration,
+}
 
 impl NextWakeup {
-    pub(crate) fn new() -> Self {
-        Self(Mutex::new(Timestamp::MIN))
+    pub(crate) fn new(max_poll: Duration) -> Self {
+        Self {
+            next: Mutex::new(Timestamp::MIN),
+            max_poll,
+        }
     }
 
     /// Returns true if the time has come, and then clears it; times added from now on count.
     pub(crate) fn take_due(&self, now: Timestamp) -> bool {
         let mut next = self.lock();
-        let due = *next <= now;
+        let due = time::has_come(*next, now, self.max_poll);
         if due {
             *next = Timestamp::MAX;
         }
@@ -32,12 +42,15 @@ impl NextWakeup {
 
     /// Time left until the wakeup; zero if it has passed.
     pub(crate) fn pause(&self, now: Timestamp) -> Duration {
-        let left = self.lock().duration_since(now);
-        Duration::try_from(left).unwrap_or(Duration::ZERO)
+        let next = *self.lock();
+        match time::has_come(next, now, self.max_poll) {
+            true => Duration::ZERO,
+            false => time::left(now, next),
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Timestamp> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -47,7 +60,7 @@ mod tests {
 
     #[test]
     fn what_is_added_during_a_round_is_not_lost() {
-        let next_wakeup = NextWakeup::new();
+        let next_wakeup = NextWakeup::new(Duration::from_secs(60));
         let at = |second| Timestamp::from_second(second).unwrap();
         assert!(next_wakeup.take_due(at(10)));
         next_wakeup.add(at(20));
@@ -55,6 +68,18 @@ mod tests {
         assert!(!next_wakeup.take_due(at(19)));
         assert_eq!(next_wakeup.pause(at(19)), Duration::from_secs(1));
         assert!(next_wakeup.take_due(at(20)));
-        assert!(!next_wakeup.take_due(at(1_000)));
+        next_wakeup.add(at(80));
+        assert!(!next_wakeup.take_due(at(79)));
+    }
+
+    #[test]
+    fn a_clock_that_is_set_back_delays_no_check() {
+        let next_wakeup = NextWakeup::new(Duration::from_secs(60));
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert!(next_wakeup.take_due(at(4_000)));
+        next_wakeup.add(at(4_060));
+        assert_eq!(next_wakeup.pause(at(4_000)), Duration::from_secs(60));
+        assert_eq!(next_wakeup.pause(at(400)), Duration::ZERO);
+        assert!(next_wakeup.take_due(at(400)));
     }
 }

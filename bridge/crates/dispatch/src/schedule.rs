@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::id::DispatchId;
-use forge_base::time;
+use forge_base::time::{self, Sleeper};
 use forge_plugin_host::Adapter;
 use forge_store as store;
 use forge_store::record::{Ready, Reroute};
@@ -28,11 +28,11 @@ const SCAN: usize = 1024;
 /// Longest pause between rounds, in case a wakeup is lost.
 const IDLE: Duration = Duration::from_secs(5);
 /// Longest pause between checks of timed work, in case a wakeup was not added.
-const MAX_POLL: Duration = Duration::from_secs(60);
+pub(super) const MAX_POLL: Duration = Duration::from_secs(60);
 /// Shortest such pause, in case an overdue dispatch cannot be ended.
 const MIN_POLL: Duration = Duration::from_millis(20);
 /// Interval at which stranded dispatches are routed again.
-const REROUTE_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const REROUTE_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a round that failed in the store.
 const REFUSED: Duration = Duration::from_millis(500);
 
@@ -48,6 +48,7 @@ enum FillOutcome {
 impl Dispatcher {
     /// Runs rounds until `shutdown`. Executions that are running then continue until `drain`.
     pub async fn run(self, shutdown: CancellationToken) {
+        let mut sleeper = Sleeper::new(self.inner.finisher.clock);
         while let Some(round) = shutdown.run_until_cancelled(self.tick()).await {
             let pause = round.unwrap_or_else(|error| {
                 tracing::warn!("scheduling failed and will be retried: {error}");
@@ -56,7 +57,7 @@ impl Dispatcher {
             tokio::select! {
                 () = shutdown.cancelled() => {}
                 () = self.inner.wake.notified() => {}
-                () = tokio::time::sleep(pause) => {}
+                _ = sleeper.sleep(pause) => {}
             }
         }
         self.inner.waiting_providers.close();

@@ -283,7 +283,7 @@ impl Inner {
                     has_agent: adapter.has_agent(&dispatch.agent_id),
                     away_for: match report.status {
                         HealthStatus::Offline => {
-                            away_since(adapter).map(|since| time::between(since, now))
+                            away_since(adapter).map(|since| time::wall_age(since, now))
                         }
                         HealthStatus::Healthy | HealthStatus::Degraded => None,
                     },

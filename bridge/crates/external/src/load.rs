@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use forge_base::time;
 use forge_net::breaker::{self, Breaker, Health, Phase};
 
 use crate::probe::Checked;
@@ -67,8 +68,7 @@ impl Load {
         }
         Err(match state.breaker.phase() {
             Phase::Open(trip) => {
-                let left = Duration::try_from(trip.until.duration_since(now));
-                let wait = left.unwrap_or_default().max(BUSY_WAIT);
+                let wait = time::left(now, trip.until).max(BUSY_WAIT);
                 (wait, "failed repeatedly and is not called for now")
             }
             Phase::Closed | Phase::HalfOpen(..) => (

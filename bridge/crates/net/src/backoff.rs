@@ -7,6 +7,8 @@ use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde::{Deserialize, Serialize};
 
+use forge_base::time;
+
 const FIRST: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(60 * 60);
 const DEFAULT_ELAPSED: Duration = Duration::from_secs(72 * 60 * 60);
@@ -106,7 +108,7 @@ pub fn retry_after(value: &str, now: Timestamp) -> Option<Duration> {
             .map_or(LONGEST_RETRY_AFTER, Duration::from_secs)
     } else {
         let at = rfc2822::DateTimeParser::new().parse_timestamp(value).ok()?;
-        Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
+        time::left(now, at)
     };
     Some(wait.min(LONGEST_RETRY_AFTER))
 }

@@ -208,7 +208,7 @@ impl Dead {
                 Some((start, since)) if *start == stat.start => *since,
                 Some(_) | None => now,
             };
-            if now.duration_since(since) >= UNCLAIMED {
+            if now.saturating_duration_since(since) >= UNCLAIMED {
                 // A later wait for it fails with ECHILD.
                 let _ = waitpid(Some(child), WaitOptions::NOHANG);
             } else {

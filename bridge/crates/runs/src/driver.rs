@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::failpoint;
 use forge_base::id::{DispatchId, RunId};
-use forge_base::time;
+use forge_base::time::{self, Sleeper};
 use forge_base::trace::TraceContext;
 use forge_store::record::{DispatchFilter, RunChange, RunEvent, RunRecord, RunStatus, Status};
 use forge_store::{self as store};
@@ -137,6 +137,7 @@ impl Driver {
         self.discard_checkouts();
         let mut reports = Vec::with_capacity(REPORTS);
         let mut space = self.inner.space.changes();
+        let mut sleeper = Sleeper::new(self.inner.clock);
         loop {
             space.mark_unchanged();
             let wake = self.advance().await?;
@@ -150,9 +151,9 @@ impl Driver {
                 continue;
             }
             let now = self.inner.clock.now();
-            let waited = wake.map_or(Duration::MAX, |wake| time::between(now, wake));
+            let waited = wake.map_or(Duration::MAX, |wake| time::left(now, wake));
             tokio::select! {
-                () = sleep(waited) => {}
+                _ = sleeper.sleep(waited) => {}
                 Some(asked) = self.asked.recv() => self.answer(asked).await?,
                 Ok(()) = space.changed() => {}
                 _ = self.reports.1.recv_many(&mut reports, REPORTS) => {

@@ -364,7 +364,7 @@ impl State {
 
     /// Milliseconds since the run was created.
     pub fn elapsed_ms(&self, now: Timestamp) -> u64 {
-        let elapsed = time::between(self.created_at, now);
+        let elapsed = time::wall_age(self.created_at, now);
         u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 }

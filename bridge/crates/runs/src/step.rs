@@ -285,7 +285,7 @@ pub(crate) async fn follow(
         if !page.more {
             let wait = events
                 .due()
-                .map_or(LOOK, |due| time::between(inner.clock.now(), due));
+                .map_or(LOOK, |due| time::left(inner.clock.now(), due));
             let changed = timeout(wait, changes.changed());
             if is_cancelled {
                 let _ = changed.await;

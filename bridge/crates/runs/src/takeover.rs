@@ -137,7 +137,7 @@ impl Takeover {
         if self.is_beat_due(now) {
             self.is_alive = false;
             self.beat_at = time::after(now, HEARTBEAT);
-            let uptime_seconds = time::between(self.owner.started_at, now).as_secs();
+            let uptime_seconds = time::wall_age(self.owner.started_at, now).as_secs();
             let agent_id = self.owner.agent_id.clone();
             if let Some(task_id) = self.owner.task.clone() {
                 let beat = Event::TaskHeartbeat {
@@ -159,11 +159,13 @@ impl Takeover {
             Some(_) => self.out.len() >= MANY,
             None => !self.out.is_empty(),
         };
-        waits || self.is_beat_due(now) || self.due().is_some_and(|due| due <= now)
+        let is_due = |due| time::has_come(due, now, JOIN_FOR);
+        waits || self.is_beat_due(now) || self.due().is_some_and(is_due)
     }
 
     fn is_beat_due(&self, now: Timestamp) -> bool {
-        self.is_alive && self.beat_at <= now && self.owner.task.is_some()
+        let is_due = time::has_come(self.beat_at, now, HEARTBEAT);
+        self.is_alive && is_due && self.owner.task.is_some()
     }
 
     fn is_own(&self, data: &Value) -> bool {
@@ -180,7 +182,8 @@ impl Takeover {
             return;
         }
         let continues = self.text.as_ref().is_some_and(|text| {
-            text.content_type == content_type && time::between(text.since, at) < JOIN_FOR
+            let end = time::after(text.since, JOIN_FOR);
+            text.content_type == content_type && !time::has_come(end, at, JOIN_FOR)
         });
         if !continues {
             self.end_text();

@@ -153,7 +153,7 @@ impl View {
 
 /// State of an adapter's directory of agents, with its age.
 fn listing(agents: AgentListing) -> Value {
-    let age = |at| forge_base::time::between(at, Timestamp::now()).as_secs();
+    let age = |at| forge_base::time::wall_age(at, Timestamp::now()).as_secs();
     let mut listing = json!({
         "count": agents.count,
         "complete": agents.is_complete,

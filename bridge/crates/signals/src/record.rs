@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use forge_base::digest::{Digest, sha256};
 use forge_base::text::id_complaint;
+use forge_base::time;
 use forge_store::record::SignalRecord;
 
 use crate::FieldProblem;
@@ -216,7 +217,7 @@ fn content_of_value(value: &Value, path: &str, problems: &mut Vec<FieldProblem>)
 
 /// Problem of a time that is not near the present one, in strict mode.
 pub(crate) fn skewed(ts: Timestamp, now: Timestamp) -> Option<FieldProblem> {
-    let is_near = ts.duration_since(now).unsigned_abs() <= MOST_SKEW;
+    let is_near = time::wall_age(ts, now).max(time::left(now, ts)) <= MOST_SKEW;
     let message = "differs from the present time by more than five minutes (signals.strict)";
     (!is_near).then(|| FieldProblem::new("ts", message))
 }

@@ -68,7 +68,7 @@ impl Cell {
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let is_early = logged
             .at
-            .is_some_and(|at| time::between(at, now) < LOG_EVERY);
+            .is_some_and(|at| !time::has_come(time::after(at, LOG_EVERY), now, LOG_EVERY));
         if count == logged.count || is_early {
             return None;
         }

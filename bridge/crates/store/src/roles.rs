@@ -146,6 +146,8 @@ pub trait Outbox: Send + Sync + 'static {
     async fn due(&self, query: DueQuery) -> Result<Vec<DueDelivery>>;
     /// Earliest due time among pending deliveries of origins that are not excluded; it can be in the past.
     async fn next_due(&self, exclude: &[String]) -> Result<Option<Timestamp>>;
+    /// Applies `transition::follow_clock` to the pending deliveries; returns the number of those that moved.
+    async fn follow_clock(&self, now: Timestamp) -> Result<u64>;
     /// Content of a delivery. `Error::NotFound` if retention has removed it.
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload>;
     /// Records the outcome of one attempt. `Error::InvalidState` if the delivery is not pending.

@@ -13,6 +13,7 @@ use super::{Error, Result};
 use forge_base::digest::Digest;
 use forge_base::event::{Event, LogName, NewEvent, kind};
 use forge_base::id::{DispatchId, RunId};
+use forge_base::time;
 
 /// Delivery attempts kept from the beginning, and from the end.
 pub const FIRST_ATTEMPTS: u32 = 5;
@@ -186,9 +187,8 @@ pub fn start_again_by(dispatch: &DispatchRecord, now: Timestamp) -> Timestamp {
     let waits_from = dispatch
         .not_before
         .map_or(dispatch.accepted_at, |time| time.max(dispatch.accepted_at));
-    let patience = dispatch.start_by.duration_since(waits_from);
-    let again = now.saturating_add(patience).unwrap_or(Timestamp::MAX);
-    again.max(dispatch.start_by)
+    let patience = time::left(waits_from, dispatch.start_by);
+    later(now, patience).max(dispatch.start_by)
 }
 
 /// True if an origin such as `https://example.org:443` is at this `host` or `host:port`.
@@ -202,6 +202,10 @@ pub fn at_host(origin: &str, host: Option<&str>) -> bool {
 
 pub fn later(time: Timestamp, by: Duration) -> Timestamp {
     time.saturating_add(by).unwrap_or(Timestamp::MAX)
+}
+
+pub fn earlier(time: Timestamp, by: Duration) -> Timestamp {
+    time.saturating_sub(by).unwrap_or(Timestamp::MIN)
 }
 
 #[cfg(test)]

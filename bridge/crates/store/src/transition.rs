@@ -10,6 +10,7 @@ use super::record::{
 use super::{Error, Result, rules};
 use crate::record::{DispatchState, KeySpace};
 use forge_base::id::DispatchId;
+use forge_base::time;
 
 /// Stage of a dispatch as far as claims depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +180,31 @@ pub fn request_cancel(standing: &Standing) -> CancelRequest {
             attempt: standing.attempts,
         },
     }
+}
+
+/// Times of a pending delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryTimes {
+    pub since: Timestamp,
+    pub due_at: Timestamp,
+    /// Begin of its last attempt.
+    pub attempted_at: Option<Timestamp>,
+}
+
+/// Times of a pending delivery after the clock was set back: what happened ahead of the clock has happened now, and the
+/// wait after it is as long as it was. `None` if nothing has happened ahead, or the delivery is due.
+pub fn follow_clock(times: DeliveryTimes, now: Timestamp) -> Option<DeliveryTimes> {
+    let DeliveryTimes {
+        since,
+        due_at,
+        attempted_at,
+    } = times;
+    let ahead = time::left(now, since.max(attempted_at.unwrap_or(since)));
+    (!ahead.is_zero() && due_at > now).then(|| DeliveryTimes {
+        since: rules::earlier(since, ahead),
+        due_at: rules::earlier(due_at, ahead),
+        attempted_at: attempted_at.map(|at| at.min(now)),
+    })
 }
 
 /// Delivery after a settlement.

@@ -73,7 +73,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         };
         screen.line(format_args!("Adapter: {name} ({state})"))?;
         if let Some(at) = adapter.last_at {
-            let age = rough(time::between(at, now).as_secs());
+            let age = rough(time::wall_age(at, now).as_secs());
             screen.line(format_args!("  Last signal: {age} ago"))?;
         }
     }

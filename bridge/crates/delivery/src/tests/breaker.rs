@@ -18,12 +18,12 @@ use forge_test_support::callback::{Answer, CallbackSink};
 const OWED: usize = 20;
 
 /// Worker that stops at the end of the test.
-struct Worker {
+pub(super) struct Worker {
     shutdown: CancellationToken,
 }
 
 impl Worker {
-    fn start(rig: &Rig) -> Self {
+    pub(super) fn start(rig: &Rig) -> Self {
         let shutdown = CancellationToken::new();
         let worker = rig.deliverer.clone();
         rig.tracker
@@ -39,7 +39,7 @@ impl Drop for Worker {
 }
 
 /// Yields with paused time until the condition is true; panics if it never is.
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
+pub(super) async fn until(what: &str, condition: impl AsyncFn() -> bool) {
     held(async {
         let mut rounds = 0_u64;
         while !condition().await {
@@ -63,13 +63,13 @@ fn state(rig: &Rig) -> Option<State> {
     rig.deliverer.snapshot().first().map(|first| first.state)
 }
 
-async fn is_stored(rig: &Rig, openings: u32) -> bool {
+pub(super) async fn is_stored(rig: &Rig, openings: u32) -> bool {
     let stored = rig.store.open_breakers().await.unwrap();
     stored.first().map_or(0, |breaker| breaker.times) == openings
 }
 
 /// Fails one attempt of each delivery, until the breaker is open.
-async fn give_up_on(rig: &Rig, sink: &CallbackSink) -> Vec<DeliveryId> {
+pub(super) async fn give_up_on(rig: &Rig, sink: &CallbackSink) -> Vec<DeliveryId> {
     sink.answer(Answer::status(503));
     let owed = owe(rig, sink).await;
     rig.deliverer.wake();

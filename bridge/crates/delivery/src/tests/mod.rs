@@ -1,6 +1,7 @@
 //! Worker tests with the in-memory store and a real receiver, on virtual time.
 
 mod breaker;
+mod clock;
 mod retries;
 mod rounds;
 mod wire;
@@ -176,7 +177,7 @@ impl Rig {
     /// Advances time to the next attempt, runs it, and returns the length of the wait.
     async fn next_round(&self) -> Duration {
         let due = self.store.next_due(&[]).await.unwrap().unwrap();
-        let wait = time::between(self.clock.now(), due);
+        let wait = time::left(self.clock.now(), due);
         // Timers have a resolution of one millisecond.
         tokio::time::advance(wait + Duration::from_millis(1)).await;
         self.round().await;

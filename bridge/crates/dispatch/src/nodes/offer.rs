@@ -98,7 +98,7 @@ impl OfferedAdapter {
             queued: 0,
             max_concurrent: self.max_concurrent,
             has_agent: None,
-            away_for: self.away_since.map(|since| time::between(since, now)),
+            away_for: self.away_since.map(|since| time::wall_age(since, now)),
         }
     }
 }

@@ -21,6 +21,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use forge_base::id::DispatchId;
+use forge_base::time;
 use forge_external::Identity;
 use forge_net::backoff::Policy;
 use forge_store::record;
@@ -229,10 +230,7 @@ impl DispatchRequest {
 
     /// Time that an attempt starting now has: the timeout, or less if the deadline is nearer. Zero after the deadline.
     pub fn time_left(&self, now: Timestamp) -> Duration {
-        let left = self.deadline.map(|deadline| {
-            // Negative after the deadline.
-            Duration::try_from(deadline.duration_since(now)).unwrap_or(Duration::ZERO)
-        });
+        let left = self.deadline.map(|deadline| time::left(now, deadline));
         left.map_or(self.timeout, |left| left.min(self.timeout))
     }
 

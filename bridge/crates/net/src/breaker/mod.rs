@@ -88,6 +88,8 @@ pub struct Breaker {
     /// Phase counter. Outcomes of attempts that began in an earlier phase are ignored.
     turn: u64,
     window: Window,
+    /// Length of the present wait, when it began.
+    wait: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,18 +124,18 @@ impl Breaker {
             phase: Phase::Closed,
             turn: 0,
             window: Window::default(),
+            wait: Duration::ZERO,
         }
     }
 
-    /// Open breaker as stored by an earlier process. The wait is capped at `open_max`, in case the clock was
-    /// set in between.
+    /// Open breaker as stored by an earlier process. It waits no longer than from its opening, in case the clock was set
+    /// in between.
     pub fn restored(trip: Trip, now: Timestamp, config: &Config) -> Self {
-        let trip = Trip {
-            until: trip.until.min(time::after(now, config.open_max)),
-            ..trip
-        };
+        let wait = wait(trip.times, config);
+        let until = time::at_most(trip.until, now, wait);
         Self {
-            phase: Phase::Open(trip),
+            phase: Phase::Open(Trip { until, ..trip }),
+            wait,
             ..Self::closed()
         }
     }
@@ -146,11 +148,15 @@ impl Breaker {
         self.turn
     }
 
-    /// Moves an open breaker to half open once its wait is over.
+    /// Moves an open breaker to half open once its wait is over. A wait that became longer because the clock was set back
+    /// begins again.
     pub fn pass(&mut self, now: Timestamp) {
-        if let Phase::Open(trip) = self.phase
-            && trip.until <= now
-        {
+        let Phase::Open(trip) = &mut self.phase else {
+            return;
+        };
+        trip.until = time::at_most(trip.until, now, self.wait);
+        if trip.until <= now {
+            let trip = *trip;
             self.enter(Phase::HalfOpen(trip, 0));
         }
     }
@@ -233,11 +239,10 @@ impl Breaker {
         times: u32,
         config: &Config,
     ) -> Change {
-        let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
-        let wait = config.open.saturating_mul(doubled).min(config.open_max);
+        self.wait = wait(times, config);
         let trip = Trip {
             opened_at,
-            until: time::after(now, wait),
+            until: time::after(now, self.wait),
             times,
         };
         self.enter(Phase::Open(trip));
@@ -249,6 +254,12 @@ impl Breaker {
         self.turn += 1;
         self.window = Window::default();
     }
+}
+
+/// Wait after this opening, counted from 1.
+fn wait(times: u32, config: &Config) -> Duration {
+    let doubled = 2_u32.saturating_pow(times.saturating_sub(1));
+    config.open.saturating_mul(doubled).min(config.open_max)
 }
 
 /// Outcome counters, one slot per tenth of the window.

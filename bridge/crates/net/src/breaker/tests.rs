@@ -114,10 +114,23 @@ fn what_was_stored_goes_on_and_a_wait_of_another_clock_is_cut() {
         until: at(until),
         times: 3,
     };
-    for (until, expected) in [(50, 50), (300, 300), (1_000_000, 300)] {
+    for (until, expected) in [(50, 50), (120, 120), (300, 120), (1_000_000, 120)] {
         let breaker = Breaker::restored(trip(until), at(0), &config);
         assert_eq!(breaker.phase(), Phase::Open(trip(expected)));
     }
+}
+
+#[test]
+fn a_wait_is_not_longer_after_the_clock_was_set_back() {
+    let mut breaker = Breaker::closed();
+    fail(&mut breaker, 10, 3_600);
+    // An hour back.
+    breaker.pass(at(1));
+    assert!(matches!(breaker.phase(), Phase::Open(trip) if trip.until == at(31)));
+    breaker.pass(at(30));
+    assert_eq!(word(&breaker), "open");
+    breaker.pass(at(31));
+    assert_eq!(word(&breaker), "half open");
 }
 
 #[test]

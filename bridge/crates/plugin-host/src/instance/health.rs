@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use crate::instance::relayed::Relayed;
 use forge_base::event::kind;
+use forge_base::time;
 
 /// Number of changes in the history.
 const REMEMBERED: usize = 32;
@@ -109,8 +110,8 @@ impl Monitor {
 
     /// Permit for a health request, if the last report is at least `age` old and no request is in flight.
     pub(crate) fn ask(&self, age: Duration, now: Timestamp) -> Option<Asking<'_>> {
-        let since = now.duration_since(self.lock().current.checked_at);
-        let stale = Duration::try_from(since).is_ok_and(|since| since >= age);
+        let due = time::after(self.lock().current.checked_at, age);
+        let stale = time::has_come(due, now, age);
         (stale && !self.asking.swap(true, Ordering::AcqRel)).then_some(Asking(self))
     }
 
@@ -342,5 +343,7 @@ mod tests {
         assert!(monitor.ask(age, later).is_none());
         drop(asking);
         assert!(monitor.ask(age, later).is_some());
+        // An answer from before the clock was set back.
+        assert!(monitor.ask(age, now - Duration::from_secs(3600)).is_some());
     }
 }

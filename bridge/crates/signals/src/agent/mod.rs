@@ -313,10 +313,11 @@ impl Agent {
                 continue;
             }
             let (session, _) = chain.session();
-            let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, session.last_at);
-            let ends = vec![(session.id.clone(), session.last_at)];
+            let ended_at = session.last_at.max(session.started_at);
+            let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, ended_at);
+            let ends = vec![(session.id.clone(), ended_at)];
             match inner.store.end_signal_sessions(ends, vec![event]).await {
-                Ok(()) => chain.newest().ended_at = Some(session.last_at),
+                Ok(()) => chain.newest().ended_at = Some(ended_at),
                 Err(error) => {
                     tracing::warn!("idle sessions of signals are not ended: {error}");
                     return;

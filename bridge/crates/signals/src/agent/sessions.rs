@@ -172,9 +172,15 @@ impl Newest {
         self.ended_at.is_none() && !self.is_idle(now, timeout)
     }
 
+    /// Counts a signal ahead of the clock, which was set back, as one of now.
+    fn follow_clock(&mut self, now: Timestamp) -> &Self {
+        self.last_at = self.last_at.min(now);
+        self
+    }
+
     /// True if the session has not ended, and no signal came for the timeout.
     pub(super) fn is_idle(&self, now: Timestamp, timeout: Duration) -> bool {
-        self.ended_at.is_none() && time::between(self.last_at, now) >= timeout
+        self.ended_at.is_none() && time::wall_age(self.last_at, now) >= timeout
     }
 
     /// Counts a record.
@@ -327,7 +333,10 @@ impl Sessions {
     pub(super) fn idle(&self, now: Timestamp, timeout: Duration) -> Vec<Arc<Chain>> {
         let tables = self.tables();
         let all = tables.by_adapter.values().flatten();
-        let idle = all.filter(|chain| chain.newest().is_idle(now, timeout));
+        let idle = all.filter(|chain| {
+            let mut newest = chain.newest();
+            newest.follow_clock(now).is_idle(now, timeout)
+        });
         idle.cloned().collect()
     }
 

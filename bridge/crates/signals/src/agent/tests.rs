@@ -135,6 +135,19 @@ async fn an_idle_session_is_ended_without_a_signal() {
 }
 
 #[tokio::test]
+async fn a_clock_that_is_set_back_keeps_no_session_alive() {
+    let fixture = Fixture::new(Config::default()).await;
+    let started = start(&fixture.agent).await;
+    fixture.clock.set(jiff::SignedDuration::from_hours(-1));
+    fixture.agent.end_idle().await;
+    assert_eq!(fixture.session(&started.session_id).await.0.ended_at, None);
+    tokio::time::advance(Duration::from_secs(1800)).await;
+    fixture.agent.end_idle().await;
+    let (session, _) = fixture.session(&started.session_id).await;
+    assert_eq!(session.ended_at, Some(session.started_at));
+}
+
+#[tokio::test]
 async fn hooks_that_change_nothing_are_not_counted() {
     let fixture = Fixture::new(Config::default()).await;
     let agent = &fixture.agent;

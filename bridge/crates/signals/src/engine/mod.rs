@@ -232,17 +232,19 @@ impl Inner {
 
     async fn end_idle(&self) -> forge_store::Result<()> {
         let (now, limit) = (self.clock.now(), self.config.session_timeout);
-        for place in self.sessions.matching(|newest| newest.is_idle(now, limit)) {
+        let is_idle = |newest: &Newest| newest.is_idle(now, limit);
+        for place in self.sessions.matching(now, is_idle) {
             let _writing = place.gate.write().await;
             let newest = place.newest().clone();
             if !newest.is_idle(now, limit) {
                 continue;
             }
             let session = newest.session;
-            let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, session.last_at);
-            let ends = vec![(session.id.clone(), session.last_at)];
+            let ended_at = session.last_at.max(session.started_at);
+            let event = session_event(kind::SIGNAL_SESSION_ENDED, &session, ended_at);
+            let ends = vec![(session.id.clone(), ended_at)];
             self.store.end_signal_sessions(ends, vec![event]).await?;
-            place.newest().session.ended_at = Some(session.last_at);
+            place.newest().session.ended_at = Some(ended_at);
         }
         Ok(())
     }
@@ -250,10 +252,10 @@ impl Inner {
     async fn notice_lost_heartbeats(&self) -> forge_store::Result<()> {
         let (now, limit) = (self.clock.now(), self.config.session_timeout);
         let is_lost = |newest: &Newest| {
-            let since = newest.beat_at.map(|at| time::between(at, now));
+            let since = newest.beat_at.map(|at| time::wall_age(at, now));
             since.is_some_and(|since| since >= HEARTBEAT_TIMEOUT) && newest.is_live(now, limit)
         };
-        let lost = self.sessions.matching(is_lost);
+        let lost = self.sessions.matching(now, is_lost);
         let events = lost
             .iter()
             .map(|place| session_event(kind::SIGNAL_HEARTBEAT_LOST, &place.newest().session, now));

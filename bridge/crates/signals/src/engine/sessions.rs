@@ -63,13 +63,22 @@ impl Newest {
         self.session.ended_at.is_none() && !self.is_idle(now, timeout)
     }
 
+    /// Counts a signal ahead of the clock, which was set back, as one of now.
+    fn follow_clock(&mut self, now: Timestamp) -> &Self {
+        let session = &mut self.session;
+        session.last_at = session.last_at.min(now);
+        session.paused_at = session.paused_at.map(|at| at.min(now));
+        self.beat_at = self.beat_at.map(|at| at.min(now));
+        self
+    }
+
     /// True if the session has not ended, and no signal came for the timeout, or for longer than a pause lasts.
     pub(super) fn is_idle(&self, now: Timestamp, timeout: Duration) -> bool {
         let (since, limit) = match self.session.paused_at {
             Some(paused_at) => (paused_at.max(self.session.last_at), LONGEST_PAUSE),
             None => (self.session.last_at, timeout),
         };
-        self.session.ended_at.is_none() && time::between(since, now) >= limit
+        self.session.ended_at.is_none() && time::wall_age(since, now) >= limit
     }
 
     pub(super) fn plan(&self, effect: Effect, now: Timestamp, timeout: Duration) -> Plan {
@@ -222,10 +231,14 @@ impl Sessions {
     }
 
     /// Places whose newest session fits.
-    pub(super) fn matching(&self, fits: impl Fn(&Newest) -> bool) -> Vec<Arc<Place>> {
+    pub(super) fn matching(
+        &self,
+        now: Timestamp,
+        fits: impl Fn(&Newest) -> bool,
+    ) -> Vec<Arc<Place>> {
         let tables = self.tables();
         let places = tables.by_key.values();
-        let matching = places.filter(|place| fits(&place.newest()));
+        let matching = places.filter(|place| fits(place.newest().follow_clock(now)));
         matching.cloned().collect()
     }
 

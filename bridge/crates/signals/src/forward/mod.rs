@@ -181,7 +181,7 @@ impl Forwarder {
         if entry.session.source != SignalSource::Agent {
             return Ok(());
         }
-        let age = time::between(entry.record.at, self.setup.clock.now());
+        let age = time::wall_age(entry.record.at, self.setup.clock.now());
         if age > MAX_AGE {
             self.meters().expired.inc();
             return Ok(());

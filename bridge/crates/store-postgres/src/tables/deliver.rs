@@ -5,11 +5,15 @@ use jiff::Timestamp;
 
 use forge_base::id::{DeliveryId, DispatchId};
 use forge_store::record::{DeliveryAttempt, DeliveryState, Settlement};
+use forge_store::transition::DeliveryTimes;
 use forge_store::{Error, Result, rules, transition};
 
 use super::rows::{AttemptRow, DeliveryRow};
 use crate::batch::{Needs, Rows, Stop};
 use crate::rows::statement::params;
+
+/// Number of a delivery's attempts, and the time at which the last one began.
+pub(super) type Attempted = (u32, Option<Timestamp>);
 
 /// The dispatch of a delivery.
 pub(super) fn dispatch_of(id: DeliveryId) -> DispatchId {
@@ -35,6 +39,36 @@ impl Rows {
         (delivery.since, delivery.due_at, delivery.settled_at) = (now, Some(now), None);
         if let Some(dispatch) = self.dispatches.get_mut(&id) {
             dispatch.expires_at = None;
+        }
+        true
+    }
+
+    /// Moves the times of a delivery that is pending; returns true if they moved, false if it was attempted meanwhile.
+    pub(super) fn follow_clock(
+        &mut self,
+        id: DispatchId,
+        (number, attempted_at): Attempted,
+        now: Timestamp,
+    ) -> bool {
+        let delivery = self.deliveries.get_mut(&id);
+        let Some(delivery) = delivery.filter(|delivery| delivery.attempts == number) else {
+            return false;
+        };
+        let times = delivery.due_at.and_then(|due_at| {
+            let times = DeliveryTimes {
+                since: delivery.since,
+                due_at,
+                attempted_at,
+            };
+            transition::follow_clock(times, now)
+        });
+        let Some(times) = times else {
+            return false;
+        };
+        (delivery.since, delivery.due_at) = (times.since, Some(times.due_at));
+        if let Some(at) = times.attempted_at {
+            let sql = "UPDATE attempt SET at = $3 WHERE id = $1 AND number = $2";
+            self.execute(sql, params![id, number, at]);
         }
         true
     }

@@ -15,7 +15,7 @@ use forge_store::record::{
 use forge_store::roles::Outbox;
 use forge_store::{Error, Result, event_batch};
 
-use super::deliver::{dispatch_of, needs};
+use super::deliver::{Attempted, dispatch_of, needs};
 use super::read::{RESULT, page};
 use crate::batch::{Needs, Rows};
 use crate::engine::lock;
@@ -78,6 +78,38 @@ impl Outbox for Postgres {
         params.push(array(exclude));
         let next = self.one(sql, params, |row| row.next());
         Ok(next.await?.flatten())
+    }
+
+    async fn follow_clock(&self, now: Timestamp) -> Result<u64> {
+        let mut after = (
+            String::new(),
+            Timestamp::MIN,
+            DispatchId::from_bytes([0; 16]),
+        );
+        let mut moved = 0;
+        loop {
+            let params = params![after.0, after.1, after.2, now, REPLAY_STEP];
+            let ahead = self.all(AHEAD, params, |row| {
+                let place = (row.next()?, row.next()?, row.next()?);
+                Ok((place, (row.next()?, row.next()?)))
+            });
+            let ahead: Vec<(Place, Attempted)> = ahead.await?;
+            let chosen: Vec<_> = ahead
+                .iter()
+                .map(|((_, _, id), last)| (*id, *last))
+                .collect();
+            match ahead.into_iter().next_back() {
+                Some((last, _)) => after = last,
+                None => return Ok(moved),
+            }
+            let needs = needs(chosen.iter().map(|(id, _)| *id).collect());
+            let change = move |rows: &mut Rows| {
+                let moved = chosen.iter();
+                let moved = moved.filter(|(id, last)| rows.follow_clock(*id, *last, now));
+                Ok(moved.count() as u64)
+            };
+            moved += self.write(0, needs, change).await?;
+        }
     }
 
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
@@ -264,7 +296,15 @@ impl Outbox for Postgres {
     }
 }
 
-/// A replay of many deliveries is made in steps of this size, so that it delays nothing else.
+/// Place of a delivery in the index of those that are due.
+type Place = (String, Timestamp, DispatchId);
+/// Pending deliveries of which something has happened ahead of the clock, with their last attempts, in the order of the
+/// index, in which those that have moved are passed by.
+const AHEAD: &str = "SELECT v.origin, v.due_at, v.id, v.attempts, a.at
+   FROM delivery v LEFT JOIN attempt a ON a.id = v.id AND a.number = v.attempts
+   WHERE v.state = 0 AND (v.origin, v.due_at, v.id) > ($1, $2, $3) AND v.due_at > $4 AND (v.since > $4 OR a.at > $4)
+   ORDER BY v.origin, v.due_at, v.id LIMIT $5";
+/// A change of many deliveries is made in steps of this size, so that it delays nothing else.
 const REPLAY_STEP: usize = 500;
 /// Rows that one search for overdue deliveries looks at, in the order in which they were due.
 const LOOKED_AT: usize = 10_000;

@@ -8,6 +8,7 @@ use rusqlite::params;
 
 use forge_base::id::DeliveryId;
 use forge_store::record::{DeliveryState, Settlement};
+use forge_store::transition::DeliveryTimes;
 use forge_store::{Error, Result, rules, transition};
 
 use super::Tx;
@@ -55,6 +56,36 @@ pub(crate) fn replay_one(tx: &mut Tx<'_>, id: DeliveryId, now: Timestamp) -> Res
     let found = Current::find(tx.conn, id.as_bytes())?.ok_or(Error::NotFound)?;
     let state = found.delivery.ok_or(Error::NotFound)?;
     Ok(replay(tx, &[found.seq], state, now)?)
+}
+
+/// Moves the times of those deliveries that are pending; returns the number of those that moved.
+pub(crate) fn follow_clock(
+    tx: &mut Tx<'_>,
+    chosen: &[i64],
+    now: Timestamp,
+) -> rusqlite::Result<u64> {
+    let read = "SELECT since, due_at, last_at FROM dispatch WHERE seq = ? AND delivery = 0";
+    let write = "UPDATE dispatch SET since = ?1, due_at = ?2, last_at = ?3 WHERE seq = ?4";
+    let mut moved = 0;
+    for seq in chosen {
+        let times = rows::one(tx.conn, read, [seq], |row| {
+            Ok(DeliveryTimes {
+                since: rows::time(row, 0)?,
+                due_at: rows::time(row, 1)?,
+                attempted_at: rows::time_option(row, 2)?,
+            })
+        })?;
+        if let Some(times) = times.and_then(|times| transition::follow_clock(times, now)) {
+            let DeliveryTimes {
+                since,
+                due_at,
+                attempted_at,
+            } = times;
+            let params = params![nanos(since), nanos(due_at), attempted_at.map(nanos), seq];
+            moved += tx.execute(write, params)? as u64;
+        }
+    }
+    Ok(moved)
 }
 
 pub(crate) fn supersede(tx: &mut Tx<'_>, seq: i64, now: Timestamp) -> rusqlite::Result<()> {

@@ -38,6 +38,29 @@ impl Outbox for Sqlite {
         self.engine.read(Length::Short, query).await
     }
 
+    async fn follow_clock(&self, now: Timestamp) -> Result<u64> {
+        // In the order of the index, in which those that have moved are passed by.
+        let sql = "SELECT callback_origin, due_at, seq FROM dispatch INDEXED BY delivery_due
+                   WHERE delivery = 0 AND (callback_origin, due_at, seq) > (?1, ?2, ?3)
+                     AND due_at > ?4 AND (since > ?4 OR last_at > ?4)
+                   ORDER BY callback_origin, due_at, seq LIMIT ?5";
+        let (mut after, mut moved) = ((String::new(), i64::MIN, 0_i64), 0);
+        loop {
+            let (origin, due_at, seq) = after;
+            let params = (origin, due_at, seq, nanos(now), rows::limit(REPLAY_STEP));
+            let read = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?));
+            let mut ahead: Vec<(String, i64, i64)> =
+                self.all(Length::Long, sql, params, read).await?;
+            let chosen: Vec<i64> = ahead.iter().map(|(_, _, seq)| *seq).collect();
+            match ahead.pop() {
+                Some(last) => after = last,
+                None => return Ok(moved),
+            }
+            let step = move |tx: &mut Tx<'_>| Ok(deliver::follow_clock(tx, &chosen, now)?);
+            moved += self.write(Urgency::Now, 0, step).await?;
+        }
+    }
+
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
         let sql = "SELECT r.body, d.trace_id, b.request, b.secrets FROM dispatch d
                    JOIN result r ON r.dispatch = d.seq
@@ -206,7 +229,7 @@ impl Outbox for Sqlite {
     }
 }
 
-/// A replay of many deliveries is made in steps of this size, so that it delays nothing else.
+/// A change of many deliveries is made in steps of this size, so that it delays nothing else.
 const REPLAY_STEP: usize = 500;
 
 impl Sqlite {

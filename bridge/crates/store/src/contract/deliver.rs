@@ -306,3 +306,49 @@ pub async fn what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_atte
     let state = store.delivery(other).await.unwrap().unwrap().status;
     assert_eq!(state, DeliveryState::Pending);
 }
+
+pub async fn after_the_clock_was_set_back_a_wait_is_as_long_as_it_was(subject: impl Subject) {
+    let store = subject.open().await;
+    let times = async |id| {
+        let record = store.delivery(id).await.unwrap().unwrap();
+        let attempts = record.attempts.iter();
+        (
+            record.due_at,
+            attempts.map(|attempt| attempt.at).collect::<Vec<_>>(),
+        )
+    };
+    // Before the present time, ahead of it, and decided before and due after.
+    let past = owed(&*store, "a.example", 10).await;
+    let fresh = owed(&*store, "b.example", 4_000).await;
+    let waiting = owed(&*store, "a.example", 3_990).await;
+    let before = owed(&*store, "c.example", 80).await;
+    let retry =
+        |number, seconds, due| settlement(number, seconds, AfterAttempt::Retry { due: at(due) });
+    store.settle(waiting, retry(1, 3_991, 3_992)).await.unwrap();
+    store.settle(waiting, retry(2, 4_000, 4_064)).await.unwrap();
+    store.settle(before, retry(1, 90, 400)).await.unwrap();
+    let dead = owed(&*store, "a.example", 4_000).await;
+    store
+        .settle(dead, settlement(1, 4_001, AfterAttempt::Dead))
+        .await
+        .unwrap();
+    assert_eq!(store.follow_clock(at(5_000)).await.unwrap(), 0);
+    assert_eq!(store.follow_clock(at(100)).await.unwrap(), 2);
+    assert_eq!(times(past).await, (Some(at(10)), vec![]));
+    assert_eq!(times(fresh).await, (Some(at(100)), vec![]));
+    assert_eq!(times(before).await, (Some(at(400)), vec![at(90)]));
+    assert_eq!(
+        times(waiting).await,
+        (Some(at(164)), vec![at(3_991), at(100)])
+    );
+    assert_eq!(times(dead).await, (None, vec![at(4_001)]));
+    let found = store.due(query(164)).await.unwrap();
+    let since = |id| found.iter().find(|due| due.id == id).unwrap().since;
+    assert_eq!((since(fresh), since(waiting)), (at(100), at(90)));
+    // Again, and after a second step.
+    assert_eq!(store.follow_clock(at(110)).await.unwrap(), 0);
+    assert_eq!(store.follow_clock(at(60)).await.unwrap(), 3);
+    assert_eq!(times(fresh).await, (Some(at(60)), vec![]));
+    assert_eq!(times(before).await, (Some(at(370)), vec![at(60)]));
+    assert_eq!(times(waiting).await.0, Some(at(124)));
+}

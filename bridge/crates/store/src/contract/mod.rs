@@ -76,7 +76,8 @@ macro_rules! contract_tests {
                 one_receiver_does_not_hide_the_others every_receiver_gets_its_turn
                 the_first_5_and_the_last_20_attempts_are_kept one_is_replayed_whatever_its_state
                 many_are_replayed_by_host_time_and_state what_is_due_survives_a_restart
-                what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_attempt;
+                what_waits_beyond_its_time_is_overdue_until_it_ends_without_an_attempt
+                after_the_clock_was_set_back_a_wait_is_as_long_as_it_was;
             events:
                 a_dispatch_counts_its_events_without_a_gap
                 a_reader_resumes_anywhere_and_sees_each_event_once

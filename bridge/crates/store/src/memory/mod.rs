@@ -193,6 +193,10 @@ impl Outbox for Memory {
         Ok(self.state().next_due(exclude))
     }
 
+    async fn follow_clock(&self, now: Timestamp) -> Result<u64> {
+        self.write(|state| Ok(state.follow_clock(now)))
+    }
+
     async fn payload(&self, id: DeliveryId) -> Result<DeliveryPayload> {
         self.state().payload(id)
     }

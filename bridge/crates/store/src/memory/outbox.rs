@@ -10,6 +10,7 @@ use crate::record::{
     Callback, DeliveryAttempt, DeliveryFilter, DeliveryPayload, DeliveryRecord, DeliveryState,
     DueDelivery, NewDelivery, Page, Replay, Settlement,
 };
+use crate::transition::DeliveryTimes;
 use crate::{Error, Result, rules, transition};
 use forge_base::id::{DeliveryId, DispatchId};
 
@@ -136,6 +137,30 @@ impl State {
         open.filter(|owed| !exclude.contains(&owed.origin))
             .filter_map(|owed| owed.record.due_at)
             .min()
+    }
+
+    pub(super) fn follow_clock(&mut self, now: Timestamp) -> u64 {
+        let mut moved = 0;
+        for owed in self.deliveries.values_mut() {
+            let Owed { record, since, .. } = owed;
+            let Some(due_at) = record.due_at else {
+                continue;
+            };
+            let times = DeliveryTimes {
+                since: *since,
+                due_at,
+                attempted_at: record.attempts.last().map(|attempt| attempt.at),
+            };
+            let Some(times) = transition::follow_clock(times, now) else {
+                continue;
+            };
+            (*since, record.due_at) = (times.since, Some(times.due_at));
+            if let (Some(last), Some(at)) = (record.attempts.last_mut(), times.attempted_at) {
+                last.at = at;
+            }
+            moved += 1;
+        }
+        moved
     }
 
     pub(super) fn overdue_deliveries(

@@ -252,8 +252,24 @@ async fn old_sessions_are_forgotten_in_memory() {
     fixture.send(&end("a")).await;
     tokio::time::advance(LONGEST_PAUSE).await;
     fixture.engine.look().await;
-    assert_eq!(fixture.engine.inner.sessions.matching(|_| true).len(), 1);
+    let known = || {
+        let sessions = &fixture.engine.inner.sessions;
+        sessions.matching(fixture.clock.now(), |_| true).len()
+    };
+    assert_eq!(known(), 1);
     tokio::time::advance(Duration::from_secs(1)).await;
     fixture.engine.look().await;
-    assert_eq!(fixture.engine.inner.sessions.matching(|_| true).len(), 0);
+    assert_eq!(known(), 0);
+}
+
+#[tokio::test]
+async fn a_clock_that_is_set_back_keeps_no_session_alive() {
+    let fixture = Fixture::plain().await;
+    fixture.send(&start("a")).await;
+    fixture.clock.set(jiff::SignedDuration::from_hours(-1));
+    fixture.engine.look().await;
+    assert_eq!(fixture.engine.sessions(), 1);
+    tokio::time::advance(Config::default().session_timeout).await;
+    fixture.engine.look().await;
+    assert_eq!(fixture.engine.sessions(), 0);
 }

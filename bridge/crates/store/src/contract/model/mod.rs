@@ -333,6 +333,10 @@ impl Pair {
                 };
                 both!(self, store => store.replay(many(), at(now))).unwrap();
             }
+            Step::FollowClock(back) => {
+                let at = at(now - i64::from(back));
+                both!(self, store => store.follow_clock(at)).unwrap();
+            }
             Step::Unbound => {
                 let events = || vec![event(kind::ADAPTER_EVENT, now); 2];
                 both!(self, store => store.append_unbound(PROVIDER, events())).unwrap();

@@ -34,6 +34,8 @@ pub(super) enum Step {
     Settle(usize, u8),
     ReplayOne(usize),
     ReplayMany(u8),
+    /// Seconds by which the clock was set back.
+    FollowClock(u8),
     Unbound,
     Sweep(usize),
     Seal(u8, u8),
@@ -80,6 +82,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         6 => (any::<usize>(), 0..3u8).prop_map(|(n, next)| Step::Settle(n, next)),
         1 => any::<usize>().prop_map(Step::ReplayOne),
         1 => (0..4u8).prop_map(Step::ReplayMany),
+        1 => (0..60u8).prop_map(Step::FollowClock),
         1 => Just(Step::Unbound),
         2 => (1..3usize).prop_map(Step::Sweep),
         1 => (0..2u8, any::<u8>()).prop_map(|(name, value)| Step::Seal(name, value)),
