@@ -1,7 +1,6 @@
 //! Tickets that each open one event stream: `EventSource` cannot send a token, and tokens must not be in a URL.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -17,10 +16,7 @@ use super::query::NoQuery;
 use forge_base::digest::sha256;
 use forge_base::time;
 use forge_store::Store;
-use forge_store::ticket::Ticket;
-
-/// Lifetime of a ticket.
-pub(super) const LIFE: Duration = Duration::from_secs(60);
+use forge_store::ticket::{LIFE, Ticket};
 
 /// `POST /api/v2/stream-tickets`
 pub(super) async fn issue(

@@ -5,11 +5,12 @@ use jiff::Timestamp;
 
 use forge_base::digest::Digest;
 use forge_base::id::DispatchId;
+use forge_base::time;
 use forge_store::Result;
 use forge_store::node::{Node, NodeRecord};
 use forge_store::record::Home;
 use forge_store::roles::Nodes;
-use forge_store::ticket::{MOST, MOST_OF_ONE, Ticket};
+use forge_store::ticket::{MAX_LEFT, MOST, MOST_OF_ONE, Ticket};
 
 use crate::Postgres;
 use crate::rows::statement::{Columns, array, params};
@@ -60,8 +61,9 @@ impl Nodes for Postgres {
     }
 
     async fn keep_ticket(&self, ticket: Ticket, now: Timestamp) -> Result<bool> {
-        let old = "DELETE FROM ticket WHERE until <= $1";
-        self.all(old, params![now], |_| Ok(())).await?;
+        let old = "DELETE FROM ticket WHERE until <= $1 OR until > $2";
+        let latest = time::after(now, MAX_LEFT);
+        self.all(old, params![now, latest], |_| Ok(())).await?;
         let keep = "INSERT INTO ticket (hash, owner, until) SELECT $1, $2, $3
              WHERE (SELECT pg_catalog.count(*) FROM ticket) < $4
                AND ($2 IS NULL OR (SELECT pg_catalog.count(*) FROM ticket WHERE owner = $2) < $5)
@@ -83,6 +85,6 @@ impl Nodes for Postgres {
                 until: row.next()?,
             })
         });
-        Ok(taken.await?.filter(|ticket| ticket.until > now))
+        Ok(taken.await?.filter(|ticket| ticket.is_valid(now)))
     }
 }

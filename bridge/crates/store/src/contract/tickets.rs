@@ -1,16 +1,12 @@
 //! Tickets of event streams.
 
-use std::time::Duration;
-
 use forge_base::digest::{Digest, sha256};
 use forge_base::time::after;
 
 use super::Subject;
 use super::sample::at;
 use crate::Store;
-use crate::ticket::{MOST_OF_ONE, Ticket};
-
-const LIFE: Duration = Duration::from_secs(60);
+use crate::ticket::{LIFE, MOST_OF_ONE, Ticket};
 
 async fn keep(store: &dyn Store, name: &str, owner: Option<Digest>, seconds: i64) -> bool {
     let ticket = Ticket {
@@ -30,6 +26,9 @@ pub async fn a_ticket_is_good_for_once_and_for_a_minute(subject: impl Subject) {
     assert_eq!(take("one", 1).await.map(|ticket| ticket.owner), Some(owner));
     assert_eq!(take("one", 1).await, None);
     assert_eq!(take("late", 60).await, None);
+    // The clock is set back.
+    assert!(keep(&*store, "ahead", owner, 4_000).await);
+    assert_eq!(take("ahead", 100).await, None);
 }
 
 pub async fn one_token_has_a_share_of_the_tickets(subject: impl Subject) {
@@ -42,4 +41,10 @@ pub async fn one_token_has_a_share_of_the_tickets(subject: impl Subject) {
     assert!(keep(&*store, "other", other, 0).await);
     // Old ones make room.
     assert!(keep(&*store, "more", one, 60).await);
+    for n in 1..MOST_OF_ONE {
+        assert!(keep(&*store, &n.to_string(), one, 61).await);
+    }
+    assert!(!keep(&*store, "back", one, 61).await);
+    // The clock is set back.
+    assert!(keep(&*store, "back", one, -3_600).await);
 }
