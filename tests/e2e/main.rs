@@ -14,6 +14,7 @@ mod check;
 mod children;
 mod claude;
 mod cli;
+mod clock;
 mod command;
 mod compatible;
 mod config;
