@@ -13,6 +13,11 @@ if [ "$(id -u)" = 0 ]; then
   chown postgres "$folder"
   as="setpriv --reuid postgres --regid postgres --clear-groups"
 fi
+if [ -n "$SMALL_DISK" ]; then
+  mkdir "$folder/small"
+  mount -t tmpfs -o "size=$SMALL_DISK" small "$folder/small" 2>"$folder/log" && chown postgres "$folder/small" ||
+    rmdir "$folder/small"
+fi
 end() {
   pid=$(head -n 1 "$folder/data/postmaster.pid" 2>/dev/null) || true
   if [ -n "$pid" ]; then
@@ -21,6 +26,7 @@ end() {
     kill -CONT "$pid" 2>/dev/null || true
     while kill -0 "$pid" 2>/dev/null; do sleep 0.02; done
   fi
+  [ ! -d "$folder/small" ] || umount "$folder/small"
   rm -rf "$folder"
 }
 trap end EXIT

@@ -40,11 +40,33 @@ pub struct Cluster {
 impl Cluster {
     /// Starts a server with these options; with `hot_standby=on`, one that follows a primary that is never there.
     pub fn start(options: &[&str]) -> Self {
+        Self::start_with(options, None)
+    }
+
+    /// Starts a server with the database `postgres` on a disk of this size, which needs the right to mount; `small_disk` says
+    /// where. Without that right, it has none.
+    pub fn start_on_small_disk(size: &str) -> Self {
+        let server = Self::start_with(&[], Some(size));
+        if let Some(disk) = server.small_disk() {
+            let place = format!("CREATE TABLESPACE small LOCATION '{}'", disk.display());
+            server.run("template1", &place);
+            server.run("template1", "ALTER DATABASE postgres SET TABLESPACE small");
+        }
+        server
+    }
+
+    /// Folder on the small disk of the database `postgres`, if it could be mounted.
+    pub fn small_disk(&self) -> Option<PathBuf> {
+        Some(self.folder.join("small")).filter(|disk| disk.exists())
+    }
+
+    fn start_with(options: &[&str], small_disk: Option<&str>) -> Self {
         let folder = tempfile::tempdir().unwrap().keep();
         let mut keeper = Command::new("sh")
             .args(["-c", KEEP, "sh"])
             .args([&folder, &programs()])
             .args(options)
+            .env("SMALL_DISK", small_disk.unwrap_or_default())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -73,6 +95,22 @@ impl Cluster {
     /// Stops the server as if its machine had failed, and promotes a standby with the same data in its place. Blocks.
     pub fn fail_over(&self) {
         self.stop();
+        self.promote();
+    }
+
+    /// Stops another server as if its machine had failed, and promotes this one in its place, which is stopped: as a standby
+    /// that has received everything. The other one can come back by `restart`. Blocks.
+    pub fn fail_over_from(&self, other: &Self) {
+        const COPY: &str = r#"
+            mv "$1/data/postmaster.opts" "$1/opts" && rm -rf "$1/data" && cp -a "$2/data" "$1/data" &&
+              rm -f "$1/data/postmaster.pid" && mv "$1/opts" "$1/data/postmaster.opts"
+        "#;
+        other.stop();
+        let done = Command::new("sh")
+            .args(["-c", COPY, "sh"])
+            .args([&self.folder, &other.folder])
+            .status();
+        assert!(done.unwrap().success());
         self.promote();
     }
 
