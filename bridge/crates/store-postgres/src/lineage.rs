@@ -21,13 +21,26 @@ macro_rules! place {
     (columns) => {
         "server, timeline, database"
     };
+    (timeline) => {
+        "('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int8"
+    };
     (here) => {
-        "(SELECT system_identifier FROM pg_catalog.pg_control_system()),
-         ('x' || pg_catalog.substr(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 1, 8))::bit(32)::int8,
-         pg_catalog.convert_to(pg_catalog.current_database(), 'UTF8')"
+        concat!(
+            "(SELECT system_identifier FROM pg_catalog.pg_control_system()), ",
+            place!(timeline),
+            ", pg_catalog.convert_to(pg_catalog.current_database(), 'UTF8')"
+        )
     };
 }
 
+/// State of a server that is connected to: in recovery, read-only, and its place.
+pub(crate) const STATE: &str = concat!(
+    "SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.current_setting('transaction_read_only') = 'on'::text,
+       (SELECT system_identifier FROM pg_catalog.pg_control_system()),
+       CASE WHEN pg_catalog.pg_is_in_recovery() THEN 0 ELSE ",
+    place!(timeline),
+    " END"
+);
 pub(crate) const COLUMNS: &str = place!(columns);
 pub(crate) const HERE: &str = place!(here);
 
@@ -147,6 +160,8 @@ pub(crate) async fn connect_to(
         Ok(true) => jump(&mut link).await.map_err(|error| error.to_string())?,
         Err(elsewhere) => return Err(format!("the store is not in its place: {elsewhere}")),
     }
+    let found = target.server.set_found(link.place);
+    found.map_err(|error| error.to_string())?;
     Ok(link)
 }
 

@@ -75,6 +75,11 @@ impl Postgres {
             let jumped = lineage::jump(&mut link).await;
             jumped.map_err(|error| OpeningError::from(error).of(&database))?;
         }
+        let found = target.server.set_found(link.place);
+        found.map_err(|error| OpenError::Connect {
+            database: database.clone(),
+            reason: error.to_string(),
+        })?;
         steps::take(&target, &mut link, STEPS, node).await?;
         let keeping = lineage::connect_to(&target, &store_id, OPEN_TIMEOUT).await;
         let keeping = keeping.map_err(|reason| OpenError::Connect {

@@ -2,7 +2,7 @@
 //! goes out in one piece. *Invariant: no answer is waited for without a limit.*
 
 use std::error::Error as _;
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::{AsyncMessage, Client, Connection, Row, Socket};
 
 use super::probe::is_of_store;
+use super::server_state::{Place, ServerState};
 use super::tls::Stream;
 use crate::rows::statement::Statement;
 
@@ -30,6 +31,9 @@ pub(crate) struct Link {
     refused: Option<Vec<Statement<'static>>>,
     /// Last position of the log, once `lineage::look` has looked.
     pub(crate) log_end: u64,
+    pub(crate) place: Place,
+    /// Told when the connection is lost, and the mark of its last check there.
+    watched: Option<(Arc<ServerState>, u64)>,
 }
 
 /// Reason why statements were not all carried out.
@@ -40,6 +44,13 @@ pub(crate) enum LinkError {
     Statement(tokio_postgres::Error),
     #[error("the connection to the database was lost ({0})")]
     Lost(String),
+}
+
+/// Reason why an idle connection cannot be used as it is.
+pub(super) enum Idle {
+    Ended(LinkError),
+    /// Another connection was lost.
+    Suspected,
 }
 
 impl From<tokio_postgres::Error> for LinkError {
@@ -81,7 +92,37 @@ impl Link {
             has_warned: false,
             refused: None,
             log_end: 0,
+            place: Place::default(),
+            watched: None,
         }
+    }
+
+    /// Reports the loss of this connection from now on.
+    pub(super) fn watch(&mut self, server: Arc<ServerState>, mark: u64) {
+        self.watched = Some((server, mark));
+    }
+
+    /// Checks a connection that is suspected: it answers within the limit, and its server is still that of the store.
+    pub(super) async fn check(&mut self, limit: Duration) -> Result<(), LinkError> {
+        let before = self.set_limit(limit);
+        let answered = self.run("").await;
+        self.set_limit(before);
+        answered?;
+        let place = self.place;
+        if let Some((server, checked)) = &mut self.watched {
+            // What was lost before this answer says nothing about it.
+            *checked = server.mark();
+            let current = server.check(place);
+            current.map_err(|error| LinkError::Lost(error.to_string()))?;
+        }
+        Ok(())
+    }
+
+    fn lost(&self, reason: String) -> LinkError {
+        if let Some((server, _)) = &self.watched {
+            server.suspect_all();
+        }
+        LinkError::Lost(reason)
     }
 
     /// Sets the longest wait for the answer to one message, and returns the one before.
@@ -94,9 +135,10 @@ impl Link {
         !self.is_waiting
     }
 
-    /// Parts for a caller that drives the connection apart.
-    pub(super) fn split(self) -> (Arc<Client>, Connection<Socket, Stream>) {
-        (self.client, self.connection)
+    /// Parts for a caller that drives the connection apart and reports its loss, with the mark of its last check.
+    pub(super) fn split(self) -> (Arc<Client>, Connection<Socket, Stream>, u64) {
+        let mark = self.watched.map_or(0, |(_, mark)| mark);
+        (self.client, self.connection, mark)
     }
 
     /// Sends statements without waiting between them, and returns the rows of each. None is sent after one that cannot be
@@ -149,9 +191,23 @@ impl Link {
         Ok(self.drive(client.batch_execute(script)).await??)
     }
 
-    /// Returns after the connection has ended.
-    pub(crate) async fn ended(&mut self) -> LinkError {
-        poll_fn(|cx| self.poll_connection(cx)).await
+    /// Returns once a connection on which nothing is sent has ended, or is to be checked.
+    pub(super) async fn idle(&mut self) -> Idle {
+        let watched = self.watched.clone();
+        let suspected = async {
+            match &watched {
+                Some((server, mark)) => server.suspected(*mark).await,
+                None => pending().await,
+            }
+        };
+        let mut suspected = pin!(suspected);
+        poll_fn(|cx| {
+            if let Poll::Ready(error) = self.poll_connection(cx) {
+                return Poll::Ready(Idle::Ended(error));
+            }
+            suspected.as_mut().poll(cx).map(|()| Idle::Suspected)
+        })
+        .await
     }
 
     /// Drives the connection until `work` is done, up to the limit. After an answer that was not waited for, it is not
@@ -175,8 +231,10 @@ impl Link {
                 }
             }
         });
-        let late = |_| LinkError::Lost(format!("no answer within {limit:?}"));
-        let done = timeout(limit, driven).await.map_err(late)??;
+        let Ok(driven) = timeout(limit, driven).await else {
+            return Err(self.lost(format!("no answer within {limit:?}")));
+        };
+        let done = driven?;
         self.is_waiting = false;
         Ok(done)
     }
@@ -190,7 +248,6 @@ impl Link {
     }
 
     fn poll_message(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), LinkError>> {
-        let lost = |reason| Poll::Ready(Err(LinkError::Lost(reason)));
         match ready!(self.connection.poll_message(cx)) {
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 self.has_warned |= notice.parsed_severity() == Some(Severity::Warning);
@@ -198,8 +255,8 @@ impl Link {
                 Poll::Ready(Ok(()))
             }
             Some(Ok(_)) => Poll::Ready(Ok(())),
-            Some(Err(error)) => lost(explain(&error)),
-            None => lost("it was closed".to_owned()),
+            Some(Err(error)) => Poll::Ready(Err(self.lost(explain(&error)))),
+            None => Poll::Ready(Err(self.lost("it was closed".to_owned()))),
         }
     }
 }

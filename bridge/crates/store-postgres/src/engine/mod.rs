@@ -13,6 +13,7 @@ mod outcome;
 mod probe;
 mod queue;
 pub(crate) mod readers;
+pub(crate) mod server_state;
 pub(crate) mod target;
 pub(crate) mod timeouts;
 mod tls;
@@ -86,7 +87,13 @@ impl Engine {
         writing_link.set_limit(write_timeout(Some(config.lease)));
         keeping_link.set_limit(poll_timeout(config.lease));
         let tasks = TaskTracker::new();
-        let readers = Readers::new(target.clone(), config.readers, READ_TIMEOUT, tasks.clone());
+        let readers = Readers::new(
+            target.clone(),
+            &published.identity.store_id,
+            config.readers,
+            READ_TIMEOUT,
+            tasks.clone(),
+        );
         let progress = Arc::new(WriteProgress::new(config.stall));
         let shared = Arc::new(Shared {
             target,

@@ -3,13 +3,13 @@
 use std::hash::{BuildHasher as _, Hash, RandomState};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::net::lookup_host;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
 
+use super::server_state::ServerState;
 use super::tls::Tls;
 use super::url::{Sessions, UrlSettings};
 
@@ -30,8 +30,8 @@ pub struct Target {
     config: Config,
     pub(super) tls: Tls,
     pub(super) sessions: Sessions,
-    /// Place of the host that was connected to last, which is tried first.
-    last: Arc<AtomicUsize>,
+    /// Shared by the clones.
+    pub(crate) server: Arc<ServerState>,
 }
 
 /// Reason why a URL is no address. It does not repeat the URL, which can hold a password.
@@ -104,7 +104,7 @@ impl Target {
             sessions: settings.sessions(count)?,
             tls: tls.map_err(TargetError::Roots)?,
             config,
-            last: Arc::default(),
+            server: Arc::default(),
         })
     }
 
@@ -116,7 +116,7 @@ impl Target {
         format!("{} of {}", database, hosts.join(","))
     }
 
-    fn host_count(&self) -> usize {
+    pub(super) fn host_count(&self) -> usize {
         let named = self.config.get_hosts().len();
         named.max(self.config.get_hostaddrs().len())
     }
@@ -142,7 +142,7 @@ impl Target {
     /// Places of the hosts in the order in which they are tried: that of the URL, after the one that answered last, or any.
     pub(super) fn order(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.host_count()).collect();
-        let last = self.last.load(Ordering::Relaxed);
+        let last = self.server.last_host();
         match self.is_random() {
             true => shuffle(&mut order),
             false => order.sort_by_key(|place| *place != last),
@@ -152,10 +152,6 @@ impl Target {
 
     fn is_random(&self) -> bool {
         self.config.get_load_balance_hosts() == LoadBalanceHosts::Random
-    }
-
-    pub(super) fn set_last(&self, place: usize) {
-        self.last.store(place, Ordering::Relaxed);
     }
 
     /// Settings for each address of a host, which has one or several.

@@ -13,10 +13,10 @@ use uuid::Uuid;
 use super::change::QueuedChange;
 use super::doubt::{Doubt, LOST};
 use super::instant::Instant as BootInstant;
-use super::link::{Link, LinkError};
+use super::link::{Idle, Link, LinkError};
 use super::outcome::{self, Proof, Sent};
 use super::probe::Probe;
-use super::timeouts::write_timeout;
+use super::timeouts::{check_timeout, write_timeout};
 use super::{Shared, TAKEN, lock};
 use crate::batch::{Needs, Placed, Rows, Stop, load};
 use crate::lineage;
@@ -162,6 +162,22 @@ impl Writer {
             };
             *lock(&shared.busy_since) = None;
             tokio::select! {
+                // No batch is begun on a connection that is to be checked.
+                biased;
+                idle = link.idle() => {
+                    *lock(&shared.busy_since) = Some(BootInstant::now());
+                    let usable = match idle {
+                        Idle::Ended(error) => Err(error),
+                        Idle::Suspected => {
+                            let _working = shared.progress.working(Work::Statement);
+                            link.check(check_timeout(shared.published.node.lease)).await
+                        }
+                    };
+                    if let Err(error) = usable {
+                        tracing::warn!(%error, "the store connects again");
+                        self.link = None;
+                    }
+                }
                 batch = shared.queue.next() => match batch {
                     Some(batch) => {
                         *lock(&shared.busy_since) = Some(BootInstant::now());
@@ -171,11 +187,6 @@ impl Writer {
                     }
                     None => break,
                 },
-                error = link.ended() => {
-                    tracing::warn!(%error, "the store connects again");
-                    self.link = None;
-                    *lock(&shared.busy_since) = Some(BootInstant::now());
-                }
             }
         }
     }

@@ -134,23 +134,77 @@ async fn a_primary_that_lags_is_noticed_and_positions_are_given_once() {
     accept(&store, task("received")).await;
     let received = store.log_bounds().issued;
     tokio::task::block_in_place(|| server.keep());
-    // With the time in which the lease can have ended meanwhile.
-    let end = Instant::now() + Duration::from_secs(120);
-    let insist = async |name: &str| {
-        while let Err(error) = store.accept(task(name)).await {
-            assert!(Instant::now() < end, "{error}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    insist("lost").await;
+    insist(&store, "lost").await;
     assert!(store.log_bounds().issued > received);
     tokio::task::block_in_place(|| server.fail_over_to_kept());
     let link = lineage::connect_to(&target, store.store_id(), Duration::from_secs(20));
     assert_eq!(link.await.unwrap().log_end, received);
-    insist("after").await;
+    insist(&store, "after").await;
     assert!(store.log_bounds().issued > received + JUMP);
     assert!(store.by_task("lost", None, 1).await.unwrap().is_empty());
     store.close().await;
+}
+
+/// Accepts a task of this name, and repeats it while the store is unavailable.
+async fn insist(store: &Postgres, name: &str) {
+    let end = Instant::now() + Duration::from_secs(120);
+    while let Err(error) = store.accept(task(name)).await {
+        assert!(Instant::now() < end, "{error}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_former_primary_that_comes_back_is_not_used() {
+    let former = Cluster::start(&[]);
+    let promoted = Cluster::start(&[]);
+    tokio::task::block_in_place(|| promoted.stop());
+    let path = |server: &Cluster| server.folder.display().to_string().replace('/', "%2F");
+    let url = format!(
+        "postgres://forge@{},{}/postgres?connect_timeout=1",
+        path(&former),
+        path(&promoted)
+    );
+    // In any order, so that the former primary is tried again and again.
+    let target = Target::new(&format!("{url}&load_balance_hosts=random"), None).unwrap();
+    let config = Config {
+        lease: Duration::from_secs(3),
+        ..Config::default()
+    };
+    let store = Postgres::open(&config, target, "node").await.unwrap();
+    let before = accept(&store, task("before")).await;
+    let rows = "SELECT count(*), (SELECT last_value FROM position) FROM dispatch";
+    let found = former.run("postgres", rows);
+    assert_eq!(found.split('|').next(), Some("1"));
+    tokio::task::block_in_place(|| promoted.fail_over_from(&former));
+    insist(&store, "after").await;
+    tokio::task::block_in_place(|| former.restart());
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE application_name = 'forge-bridge'";
+    for number in 0..8 {
+        promoted.run("postgres", end);
+        insist(&store, &format!("after {number}")).await;
+        let found = store.dispatch(before).await;
+        assert!(matches!(found, Ok(Some(_)) | Err(Error::Unavailable(_))));
+    }
+    assert_eq!(former.run("postgres", rows), found);
+    tokio::task::block_in_place(|| promoted.stop());
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        match store.status() {
+            Err(reason) if reason.contains("it is a former primary: its timeline is 1") => break,
+            status => assert!(Instant::now() < end, "{status:?}"),
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    tokio::task::block_in_place(|| promoted.restart());
+    insist(&store, "at last").await;
+    store.close().await;
+    // A bridge that starts knows no timeline, and asks both.
+    let store = open(Target::new(&url, None).unwrap()).await;
+    assert_eq!(store.by_task("at last", None, 1).await.unwrap().len(), 1);
+    store.close().await;
+    assert_eq!(former.run("postgres", rows), found);
 }
 
 #[tokio::test]

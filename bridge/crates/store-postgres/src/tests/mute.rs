@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -15,6 +16,7 @@ use forge_store::roles::{
 use forge_store::{Config, Error};
 
 use super::cluster::{Cluster, Database, Targets as _, cluster};
+use super::new_store;
 use super::relay::{Cut, MUTE, Relay};
 use crate::engine::link::{Link, LinkError};
 use crate::engine::readers::Readers;
@@ -101,10 +103,12 @@ async fn a_node_whose_writer_makes_no_progress_is_replaced() {
 
 #[tokio::test]
 async fn a_read_that_is_given_up_closes_its_connection() {
+    let (database, store) = new_store().await;
     let relay = Relay::start().await;
     let tasks = TaskTracker::new();
     let limit = Duration::from_secs(1);
-    let readers = Readers::new(relay.target("postgres"), 1, limit, tasks.clone());
+    let target = relay.target(&database.name);
+    let readers = Readers::new(target, store.store_id(), 1, limit, tasks.clone());
     let read = async |sql: &str| {
         let statement = Statement::new(sql.to_owned(), Vec::new());
         let rows = readers.read(statement).await?;
@@ -129,6 +133,58 @@ async fn a_read_that_is_given_up_closes_its_connection() {
     readers.close();
     tasks.close();
     timeout(BOUND, tasks.wait()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_read_without_an_answer_is_asked_again_on_a_new_connection() {
+    let (database, store) = new_store().await;
+    let relay = Relay::start().await;
+    let tasks = TaskTracker::new();
+    let target = relay.target(&database.name);
+    let readers = Readers::new(target, store.store_id(), 3, BOUND, tasks.clone());
+    let read = async || {
+        // Together, so that each has a connection of its own.
+        let slow = "SELECT 1::int8 FROM pg_sleep(0.05)";
+        let reads = (0..3).map(|_| readers.read(Statement::new(slow, Vec::new())));
+        let rows = timeout(2 * BOUND, try_join_all(reads)).await.unwrap();
+        rows.unwrap().iter().map(Vec::len).collect::<Vec<_>>()
+    };
+    assert_eq!(read().await, [1; 3]);
+    assert_eq!(relay.made(), 3);
+    relay.strand();
+    assert_eq!(read().await, [1; 3]);
+    // One that is slow, and no more, is read to its end; its second attempt is as slow.
+    let slow = Statement::new("SELECT 1::int8 FROM pg_sleep(4)", Vec::new());
+    assert_eq!(readers.read(slow).await.unwrap().len(), 1);
+    readers.close();
+    tasks.close();
+    timeout(BOUND, tasks.wait()).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_loss_of_one_connection_replaces_the_others() {
+    let database = Database::new();
+    database.create().await;
+    let relay = Relay::start().await;
+    let store = node(relay.target(&database.name), "a").await;
+    let id = accept(&store, task("before")).await;
+    let reads = async || {
+        let reads = (0..3).map(|_| store.dispatch(id));
+        let rows = timeout(2 * BOUND, try_join_all(reads)).await.unwrap();
+        rows.unwrap().iter().all(Option::is_some)
+    };
+    assert!(reads().await);
+    let before = relay.made();
+    relay.strand();
+    // The renewal of the lease notices it; nothing is written or read meanwhile.
+    let end = Instant::now() + BOUND;
+    while relay.made() < before + 2 {
+        assert!(Instant::now() < end, "{} of {before}", relay.made());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    accept(&store, task("after")).await;
+    assert!(reads().await);
+    timeout(BOUND, store.close()).await.unwrap();
 }
 
 #[tokio::test]

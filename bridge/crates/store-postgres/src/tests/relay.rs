@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::cluster::cluster;
@@ -41,6 +42,10 @@ pub(super) struct Relay {
     is_deaf: Arc<AtomicBool>,
     has_cut: Arc<AtomicBool>,
     trips: Trips,
+    /// Cancelled for the connections that are stranded.
+    stranded: Arc<Mutex<CancellationToken>>,
+    /// Connections that were made.
+    made: Arc<AtomicUsize>,
     _accepts: AbortOnDropHandle<()>,
 }
 
@@ -58,20 +63,25 @@ impl Relay {
         let next = Arc::clone(&cut);
         let is_deaf = Arc::new(AtomicBool::new(false));
         let has_cut = Arc::new(AtomicBool::new(false));
-        let (deaf, made) = (Arc::clone(&is_deaf), Arc::clone(&has_cut));
         let trips = Trips::default();
         let noted = Arc::clone(&trips);
+        let (deaf, done) = (Arc::clone(&is_deaf), Arc::clone(&has_cut));
+        let stranded = Arc::<Mutex<CancellationToken>>::default();
+        let made = Arc::<AtomicUsize>::default();
+        let (lost, count) = (Arc::clone(&stranded), Arc::clone(&made));
         let tasks = TaskTracker::new();
         let connections = tasks.clone();
         let accepts = tasks.spawn(async move {
             loop {
                 let (store, _) = listener.accept().await.unwrap();
+                count.fetch_add(1, Ordering::Relaxed);
                 if deaf.load(Ordering::Relaxed) {
                     connections.spawn(hold(store));
                 } else {
-                    let (cut, made) = (Arc::clone(&next), Arc::clone(&made));
+                    let (cut, done) = (Arc::clone(&next), Arc::clone(&done));
+                    let lost = lost.lock().unwrap().clone();
                     let traffic = Traffic::new(Arc::clone(&noted));
-                    connections.spawn(pass(store, socket.clone(), cut, made, traffic));
+                    connections.spawn(pass(store, socket.clone(), cut, done, lost, traffic));
                 }
             }
         });
@@ -81,6 +91,8 @@ impl Relay {
             is_deaf,
             has_cut,
             trips,
+            stranded,
+            made,
             _accepts: AbortOnDropHandle::new(accepts),
         }
     }
@@ -100,6 +112,16 @@ impl Relay {
     pub(super) fn heal(&self) {
         self.is_deaf.store(false, Ordering::Relaxed);
         *self.cut.lock().unwrap() = Cut::Never;
+    }
+
+    /// The connections of now are mute and stay open; new ones work.
+    pub(super) fn strand(&self) {
+        std::mem::take(&mut *self.stranded.lock().unwrap()).cancel();
+    }
+
+    /// Number of connections that were made.
+    pub(super) fn made(&self) -> usize {
+        self.made.load(Ordering::Relaxed)
     }
 
     /// New connections are accepted and mute from now on.
@@ -135,6 +157,7 @@ async fn pass(
     socket: PathBuf,
     cut: Arc<Mutex<Cut>>,
     made: Arc<AtomicBool>,
+    stranded: CancellationToken,
     mut traffic: Traffic,
 ) {
     let Ok(mut server) = UnixStream::connect(socket).await else {
@@ -144,6 +167,7 @@ async fn pass(
     let mut cutting = Cut::Never;
     loop {
         tokio::select! {
+            () = stranded.cancelled() => return hold(store).await,
             read = store.read(&mut sent) => {
                 let Ok(1..) = read else { return };
                 let bytes = &sent[..read.unwrap()];
