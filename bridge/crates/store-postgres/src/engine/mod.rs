@@ -24,6 +24,7 @@ mod writer;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::time::timeout;
 use tokio_postgres::Row;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -43,15 +44,17 @@ use link::Link;
 use queue::WriteQueue;
 use readers::Readers;
 use target::Target;
-use timeouts::{READ_TIMEOUT, poll_timeout, write_timeout};
+use timeouts::{CLOSE_TIMEOUT, READ_TIMEOUT, poll_timeout, write_timeout};
 use writer::Writer;
 
 /// Handle to an open database. Dropping it writes the queued changes.
 pub(crate) struct Engine {
     shared: Arc<Shared>,
     readers: Arc<Readers>,
-    /// The writer.
+    /// The writer, and the questions for outcomes.
     writing: TaskTracker,
+    /// Gives the writer up.
+    abandon: CancellationToken,
     /// Everything else.
     tasks: TaskTracker,
     keeper: CancellationToken,
@@ -108,7 +111,8 @@ impl Engine {
         });
         let writing = TaskTracker::new();
         let writer = Writer::new(Arc::clone(&shared), writing_link, writing.clone());
-        writing.spawn(writer.run());
+        let abandon = CancellationToken::new();
+        writing.spawn(abandon.clone().run_until_cancelled_owned(writer.run()));
         let keeper = CancellationToken::new();
         let keeping = Keeper::new(Arc::clone(&shared), tasks.clone(), keeping_link);
         tasks.spawn(keeping.run(keeper.clone()));
@@ -118,6 +122,7 @@ impl Engine {
             shared,
             readers,
             writing,
+            abandon,
             tasks,
             _keeper: keeper.clone().drop_guard(),
             keeper,
@@ -160,15 +165,26 @@ impl Engine {
         self.readers.read(statement).await
     }
 
-    /// Returns after the queued changes have committed and the connections are closed.
-    pub(crate) async fn close(&self) {
+    /// Returns after the queued changes have committed and the connections are closed, or with the reason if the writer
+    /// makes no progress for `Config::stall`.
+    pub(crate) async fn close(&self) -> Option<String> {
         self.shared.queue.close();
         self.readers.close();
         self.writing.close();
-        self.writing.wait().await;
+        let stalled = tokio::select! {
+            biased;
+            () = self.writing.wait() => None,
+            reason = self.stalled() => Some(reason),
+        };
+        if stalled.is_some() {
+            self.abandon.cancel();
+        }
         self.keeper.cancel();
         self.tasks.close();
-        self.tasks.wait().await;
+        if timeout(CLOSE_TIMEOUT, self.tasks.wait()).await.is_err() {
+            tracing::warn!("connections of the store have not ended");
+        }
+        stalled
     }
 }
 

@@ -14,6 +14,9 @@ pub(crate) const TABLE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// Creating or removing a database, for which the server writes a checkpoint.
 pub(crate) const DATABASE_TIMEOUT: Duration = Duration::from_secs(120);
 
+/// The end of the connections at a close: giving the lease back, and reads under way.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(4);
+
 const LONGEST_WRITE: Duration = Duration::from_secs(10);
 const LONGEST_CHECK: Duration = Duration::from_secs(2);
 const SHORTEST_POLL: Duration = Duration::from_secs(1);

@@ -73,8 +73,7 @@ impl Maintenance for Postgres {
     }
 
     async fn close(&self) -> Option<String> {
-        self.engine.close().await;
-        None
+        self.engine.close().await
     }
 }
 

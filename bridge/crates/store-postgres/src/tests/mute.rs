@@ -18,6 +18,7 @@ use forge_store::{Config, Error};
 use super::cluster::{Cluster, Database, Targets as _, cluster};
 use super::new_store;
 use super::relay::{Cut, MUTE, Relay};
+use crate::batch::{Needs, Rows};
 use crate::engine::link::{Link, LinkError};
 use crate::engine::readers::Readers;
 use crate::rows::statement::Statement;
@@ -185,6 +186,34 @@ async fn the_loss_of_one_connection_replaces_the_others() {
     accept(&store, task("after")).await;
     assert!(reads().await);
     timeout(BOUND, store.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_store_whose_database_takes_nothing_is_closed() {
+    let (_database, store) = new_store().await;
+    let tasks = TaskTracker::new();
+    let changes: Vec<_> = (0..8)
+        .map(|_| {
+            let store = store.clone();
+            let needs = Needs {
+                is_alone: true,
+                ..Needs::default()
+            };
+            // Each is given up after 10 s.
+            let slow = |rows: &mut Rows| {
+                rows.execute("SELECT pg_sleep(60)", Vec::new());
+                Ok(())
+            };
+            tasks.spawn(async move { store.write(0, needs, slow).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    let reason = timeout(2 * BOUND, store.close()).await.unwrap();
+    assert!(reason.is_some_and(|reason| reason.contains("under way")));
+    for change in changes {
+        let answer = timeout(BOUND, change).await.unwrap().unwrap();
+        assert!(matches!(answer, Err(Error::Unavailable(_))), "{answer:?}");
+    }
 }
 
 #[tokio::test]
