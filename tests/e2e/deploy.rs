@@ -57,6 +57,25 @@ fn image_compose_and_manifests_are_well_formed() {
     }
 }
 
+#[test]
+fn the_address_of_a_database_sets_the_limits_of_its_connections() {
+    for file in ["compose.postgres.yaml", "kubernetes.postgres.yaml"] {
+        let text = deployed(file);
+        let (_, rest) = text.split_once("postgres://").unwrap();
+        let url = format!("postgres://{}", rest.lines().next().unwrap());
+        forge_store_postgres::Target::new(&url, Some("secret")).unwrap();
+        for name in [
+            "connect_timeout",
+            "tcp_user_timeout",
+            "keepalives_idle",
+            "keepalives_interval",
+            "keepalives_count",
+        ] {
+            assert!(url.contains(&format!("{name}=")), "{file}: {name}");
+        }
+    }
+}
+
 /// Runs `tests/deploy`: the chart, the proxy, and the archive and the packages for npm with the programs and libraries of
 /// this build.
 #[test]
