@@ -130,9 +130,10 @@ impl Link {
         mem::replace(&mut self.limit, limit)
     }
 
-    /// False after an answer was given up.
+    /// False after an answer was given up, and if the store has left the server.
     pub(super) fn is_usable(&self) -> bool {
-        !self.is_waiting
+        let is_current = |(server, _): &(Arc<ServerState>, u64)| server.check(self.place).is_ok();
+        !self.is_waiting && self.watched.as_ref().is_none_or(is_current)
     }
 
     /// Parts for a caller that drives the connection apart and reports its loss, with the mark of its last check.

@@ -119,8 +119,8 @@ async fn ask(
 ) -> Result<Option<Outcome>, LinkError> {
     let xid = sent.xid;
     let link = match link {
-        Some(link) => link,
-        None => {
+        Some(link) if link.is_usable() => link,
+        _ => {
             let connected = lineage::connect(&shared.target, &shared.published, LONGEST).await;
             link.insert(connected.map_err(LinkError::Lost)?)
         }

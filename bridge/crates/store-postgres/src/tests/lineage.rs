@@ -10,6 +10,8 @@ use forge_test_postgres::{Cluster, programs};
 
 use super::cluster::{Database, Targets as _, cluster, run};
 use super::{new_store, open};
+use crate::engine::link::Link;
+use crate::engine::server_state::Place;
 use crate::{Postgres, Target, lineage};
 
 const JUMP: u64 = 1 << 32;
@@ -154,19 +156,22 @@ async fn insist(store: &Postgres, name: &str) {
     }
 }
 
+/// Both hosts, in any order, so that each is tried again and again.
+fn either(one: &Cluster, other: &Cluster) -> Target {
+    let path = |server: &Cluster| server.folder.display().to_string().replace('/', "%2F");
+    let (one, other) = (path(one), path(other));
+    let url = format!(
+        "postgres://forge@{one},{other}/postgres?connect_timeout=1&load_balance_hosts=random"
+    );
+    Target::new(&url, None).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_former_primary_that_comes_back_is_not_used() {
     let former = Cluster::start(&[]);
     let promoted = Cluster::start(&[]);
     tokio::task::block_in_place(|| promoted.stop());
-    let path = |server: &Cluster| server.folder.display().to_string().replace('/', "%2F");
-    let url = format!(
-        "postgres://forge@{},{}/postgres?connect_timeout=1",
-        path(&former),
-        path(&promoted)
-    );
-    // In any order, so that the former primary is tried again and again.
-    let target = Target::new(&format!("{url}&load_balance_hosts=random"), None).unwrap();
+    let target = either(&former, &promoted);
     let config = Config {
         lease: Duration::from_secs(3),
         ..Config::default()
@@ -201,10 +206,40 @@ async fn a_former_primary_that_comes_back_is_not_used() {
     insist(&store, "at last").await;
     store.close().await;
     // A bridge that starts knows no timeline, and asks both.
-    let store = open(Target::new(&url, None).unwrap()).await;
+    let store = open(either(&former, &promoted)).await;
     assert_eq!(store.by_task("at last", None, 1).await.unwrap().len(), 1);
     store.close().await;
     assert_eq!(former.run("postgres", rows), found);
+}
+
+#[tokio::test]
+async fn all_connections_leave_a_server_once_one_has_found_its_successor() {
+    let database = Database::new();
+    database.create().await;
+    let target = database.target();
+    let store = open(target.clone()).await;
+    accept(&store, task("t")).await;
+    let place = Link::connect(&target).await.unwrap().place;
+    let timeline = place.timeline + 1;
+    let found = target.server.set_found(Place { timeline, ..place });
+    found.unwrap();
+    let name = &database.name;
+    let left = format!(
+        "SELECT query FROM pg_stat_activity WHERE datname = '{name}' AND query NOT LIKE '%n_dead_tup%'"
+    );
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        // One that reads statistics is closed when the next one is needed.
+        let left = cluster().run("postgres", &left);
+        if left.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < end, "{left}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let refused = store.accept(task("u")).await.unwrap_err().to_string();
+    assert!(refused.contains("it is a former primary"), "{refused}");
+    store.close().await;
 }
 
 #[tokio::test]

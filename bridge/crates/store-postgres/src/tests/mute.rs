@@ -154,6 +154,17 @@ async fn a_read_without_an_answer_is_asked_again_on_a_new_connection() {
     assert_eq!(relay.made(), 3);
     relay.strand();
     assert_eq!(read().await, [1; 3]);
+    // The first new connection is silent, too.
+    let before = relay.made();
+    relay.deafen();
+    relay.strand();
+    let heal = async {
+        while relay.made() == before {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        relay.heal();
+    };
+    assert_eq!(tokio::join!(read(), heal).0, [1; 3]);
     // One that is slow, and no more, is read to its end; its second attempt is as slow.
     let slow = Statement::new("SELECT 1::int8 FROM pg_sleep(4)", Vec::new());
     assert_eq!(readers.read(slow).await.unwrap().len(), 1);
@@ -298,7 +309,13 @@ async fn a_node_continues_on_the_next_host() {
     let (first, second) = (Relay::start().await, Relay::start().await);
     let (one, other, name) = (first.address, second.address, &database.name);
     let url = format!("postgres://forge@{one},{other}/{name}?sslmode=disable&connect_timeout=1");
-    let store = node(Target::new(&url, None).unwrap(), "a").await;
+    // A third for the message and a second for the first host leave a third for a machine under load.
+    let config = Config {
+        lease: 2 * LEASE,
+        ..Config::default()
+    };
+    let target = Target::new(&url, None).unwrap();
+    let store = Postgres::open(&config, target, "a").await.unwrap();
     accept(&store, task("before")).await;
     let tenure = store.node().tenure.subscribe();
     first.deafen();

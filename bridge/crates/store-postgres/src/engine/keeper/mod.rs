@@ -189,6 +189,7 @@ impl Keeper {
     }
 
     async fn ask(&mut self) -> Result<Duration, Lapse> {
+        self.link.take_if(|link| !link.is_usable());
         if self.link.is_none() {
             let shared = &self.shared;
             let limit = poll_timeout(self.lease());
