@@ -41,7 +41,8 @@ pub(super) struct Relay {
 }
 
 struct Shared {
-    socket: PathBuf,
+    /// Socket of the server that new connections are made to.
+    socket: Mutex<PathBuf>,
     network: watch::Sender<Network>,
     /// Commits, still to come, whose answer is cut off.
     cuts: AtomicU32,
@@ -67,7 +68,7 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
-            socket: server.join(".s.PGSQL.5432"),
+            socket: Mutex::new(socket(server)),
             network: watch::Sender::new(Network::Well),
             cuts: AtomicU32::new(0),
             silences_one: AtomicBool::new(false),
@@ -112,6 +113,12 @@ impl Relay {
         std::mem::take(&mut *loss).cancel();
     }
 
+    /// Leads new connections to the server in this folder; those of now have lost theirs.
+    pub(super) fn move_to(&self, server: &Path) {
+        *self.shared.socket.lock().unwrap() = socket(server);
+        self.lose_server();
+    }
+
     /// Takes back troubles that have not come.
     pub(super) fn heal(&self) {
         self.is(Network::Well);
@@ -120,12 +127,17 @@ impl Relay {
     }
 }
 
+fn socket(server: &Path) -> PathBuf {
+    server.join(".s.PGSQL.5432")
+}
+
 async fn pass(bridge: TcpStream, shared: Arc<Shared>) {
+    let lost = shared.loss.lock().unwrap().clone();
+    let socket = shared.socket.lock().unwrap().clone();
     // The server can be gone for a while.
-    let Ok(server) = UnixStream::connect(&shared.socket).await else {
+    let Ok(server) = UnixStream::connect(socket).await else {
         return;
     };
-    let lost = shared.loss.lock().unwrap().clone();
     let connection = Connection {
         shared,
         silent: CancellationToken::new(),

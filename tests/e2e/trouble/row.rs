@@ -42,8 +42,8 @@ impl Row {
             (load.accepted() >= 10).then_some(())
         })
         .await;
+        stage.strike(trouble).await;
         let (begun, over) = (Instant::now(), CancellationToken::new());
-        stage.strike(trouble);
         let watching = async {
             let said = match trouble.is_outage() {
                 true => says_so(&bridges[0], begun).await,

@@ -1,8 +1,11 @@
 //! Bridges on a store that can be brought into trouble: real processes, on a PostgreSQL server of their own, each over a
 //! relay of its own, or on a SQLite file above a disk that fails.
 
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use forge_test_postgres::Cluster;
@@ -26,6 +29,10 @@ const FILL: &str = "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $
    CREATE TRIGGER fill BEFORE INSERT ON dispatch EXECUTE FUNCTION fill();
    CREATE TRIGGER fill BEFORE INSERT ON event EXECUTE FUNCTION fill();
    CREATE TRIGGER fill BEFORE INSERT ON result EXECUTE FUNCTION fill()";
+/// State of what a bridge writes with each dispatch.
+const WRITTEN: &str = "SELECT count(*), (SELECT last_value FROM position) FROM dispatch";
+/// Of the database.
+const DISK_SIZE: &str = "96m";
 const FREE: &str = "DROP FUNCTION fill CASCADE";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +46,14 @@ pub(super) enum Trouble {
     /// Connections of the first bridge are cut after the server has got their commit.
     CutInCommit,
     FrozenServer,
+    /// As the bridges see it, by an error of its own.
     FullServer,
+    /// The disk of the database is full.
+    FullTablespace,
     Restart,
     Promotion,
+    /// The address of the server leads back to a former primary, after another one was promoted. The last one of a stage.
+    FormerPrimary,
     SlowSync,
     HungSync,
     FullDisk,
@@ -54,6 +66,8 @@ impl Trouble {
             Trouble::Network(_)
             | Trouble::FrozenServer
             | Trouble::FullServer
+            | Trouble::FullTablespace
+            | Trouble::FormerPrimary
             | Trouble::SlowSync
             | Trouble::HungSync
             | Trouble::FullDisk => true,
@@ -69,7 +83,12 @@ impl Trouble {
     pub(super) fn is_everywhere(self) -> bool {
         matches!(
             self,
-            Trouble::FrozenServer | Trouble::FullServer | Trouble::Restart | Trouble::Promotion
+            Trouble::FrozenServer
+                | Trouble::FullServer
+                | Trouble::FullTablespace
+                | Trouble::Restart
+                | Trouble::Promotion
+                | Trouble::FormerPrimary
         )
     }
 }
@@ -82,14 +101,19 @@ pub(super) struct Stage {
 }
 
 enum Ground {
-    Database { relays: Vec<Relay>, server: Cluster },
+    Database {
+        relays: Vec<Relay>,
+        server: Cluster,
+        /// Promoted in its place, with what was written on the former primary until it came back.
+        promoted: OnceLock<(Cluster, String)>,
+    },
     File(Disk),
 }
 
 impl Stage {
     /// Bridges that share a database.
     pub(super) async fn on_database(count: usize) -> Self {
-        let server = block_in_place(|| Cluster::start(&[]));
+        let server = block_in_place(|| Cluster::start_on_small_disk(DISK_SIZE));
         let mut relays = Vec::new();
         let mut homes: Vec<Home> = Vec::new();
         for _ in 0..count {
@@ -106,7 +130,12 @@ impl Stage {
             relays.push(relay);
             homes.push(home);
         }
-        Self::start(homes, Ground::Database { relays, server }).await
+        let ground = Ground::Database {
+            relays,
+            server,
+            promoted: OnceLock::new(),
+        };
+        Self::start(homes, ground).await
     }
 
     /// One bridge on SQLite.
@@ -124,11 +153,15 @@ impl Stage {
             sink: Arc::new(CallbackSink::start().await),
             _homes: homes,
         };
+        stage.until_well().await;
+        stage
+    }
+
+    async fn until_well(&self) {
         until("all bridges to work", async || {
-            stage.is_well().await.then_some(())
+            self.is_well().await.then_some(())
         })
         .await;
-        stage
     }
 
     pub(super) fn bridges(&self) -> Vec<Api> {
@@ -150,9 +183,23 @@ impl Stage {
         true
     }
 
-    pub(super) fn strike(&self, trouble: Trouble) {
+    /// True if this machine can play a trouble.
+    pub(super) fn can_play(&self, trouble: Trouble) -> bool {
         match &self.ground {
-            Ground::Database { relays, server } => {
+            Ground::Database { server, .. } => {
+                trouble != Trouble::FullTablespace || server.small_disk().is_some()
+            }
+            Ground::File(_) => true,
+        }
+    }
+
+    pub(super) async fn strike(&self, trouble: Trouble) {
+        match &self.ground {
+            Ground::Database {
+                relays,
+                server,
+                promoted,
+            } => {
                 let relay = &relays[0];
                 match trouble {
                     Trouble::Network(network) => relay.is(network),
@@ -163,8 +210,24 @@ impl Stage {
                     Trouble::FullServer => {
                         block_in_place(|| server.run("postgres", FILL));
                     }
+                    Trouble::FullTablespace => block_in_place(|| fill(&filler(server))),
                     Trouble::Restart => block_in_place(|| server.restart()),
                     Trouble::Promotion => block_in_place(|| server.fail_over()),
+                    Trouble::FormerPrimary => {
+                        let next = Cluster::start(&[]);
+                        block_in_place(|| {
+                            next.stop();
+                            next.fail_over_from(server);
+                        });
+                        move_to(relays, &next);
+                        self.until_well().await;
+                        let written = block_in_place(|| {
+                            server.restart();
+                            server.run("postgres", WRITTEN)
+                        });
+                        move_to(relays, server);
+                        promoted.set((next, written)).ok().unwrap();
+                    }
                     Trouble::SlowSync | Trouble::HungSync | Trouble::FullDisk => {
                         panic!("{trouble:?} is of a disk")
                     }
@@ -184,10 +247,21 @@ impl Stage {
 
     pub(super) fn heal(&self, trouble: Trouble) {
         match &self.ground {
-            Ground::Database { relays, server } => match trouble {
+            Ground::Database {
+                relays,
+                server,
+                promoted,
+            } => match trouble {
                 Trouble::FrozenServer => signal(server, Signal::CONT),
                 Trouble::FullServer => {
                     block_in_place(|| server.run("postgres", FREE));
+                }
+                Trouble::FullTablespace => std::fs::remove_file(filler(server)).unwrap(),
+                Trouble::FormerPrimary => {
+                    let (promoted, former) = promoted.get().unwrap();
+                    move_to(relays, promoted);
+                    let now = block_in_place(|| server.run("postgres", WRITTEN));
+                    assert_eq!(*former, now, "the former primary was written");
                 }
                 _ => relays[0].heal(),
             },
@@ -203,6 +277,28 @@ impl Drop for Stage {
             signal(server, Signal::CONT);
         }
     }
+}
+
+fn move_to(relays: &[Relay], server: &Cluster) {
+    for relay in relays {
+        relay.move_to(&server.folder);
+    }
+}
+
+fn filler(server: &Cluster) -> PathBuf {
+    server.small_disk().unwrap().join("filler")
+}
+
+/// Writes a file until the disk is full.
+fn fill(file: &Path) {
+    let mut file = File::create(file).unwrap();
+    let bytes = [1; 4096];
+    let error = loop {
+        if let Err(error) = file.write_all(&bytes) {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
 }
 
 /// Sends a signal to all processes of a server.
