@@ -7,6 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
+use super::harness::image::Image;
 use super::harness::plugins;
 
 fn root() -> PathBuf {
@@ -123,6 +124,99 @@ fn the_unit_is_understood_and_hardened() {
             .args(["security", "--no-pager", "--offline=yes", "--threshold=25"])
             .arg(&unit),
     );
+}
+
+/// Rights that a bridge needs to start agents as another user.
+const CAPABILITIES: [&str; 5] = ["CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"];
+
+/// Rights of the containers, as the README of the folder says. The campaigns run with those of the first file.
+#[test]
+fn containers_have_no_more_rights_than_agents_of_another_user_need() {
+    for file in ["compose.yaml", "compose.postgres.yaml"] {
+        let image = Image::of(file);
+        let mut capabilities = image.capabilities.clone();
+        capabilities.sort();
+        assert_eq!(capabilities, CAPABILITIES, "{file}");
+        assert!(image.is_read_only, "{file}");
+        assert_eq!(image.security, ["no-new-privileges:true"], "{file}");
+        let temporary = ["/tmp", "/var/cache/forge-bridge:mode=0711"];
+        assert_eq!(image.temporary, temporary, "{file}");
+        let agents = &image.variables["BRIDGE_PROCESS_USER"];
+        let user = image.users.iter().find(|(name, _, _)| name == agents);
+        assert!(user.is_some_and(|(_, id, _)| *id != 0), "{file}");
+        let mode = |path: &str| {
+            let mut folders = image.folders.iter();
+            folders
+                .find(|(folder, _)| folder == path)
+                .map(|(_, mode)| *mode)
+        };
+        assert_eq!(mode(&image.variables["HOME"]), Some(0o700), "{file}");
+        assert_eq!(mode("/var/cache/forge-bridge"), Some(0o711), "{file}");
+        for name in ["BRIDGE_DATA_DIR", "BRIDGE_SECRET_KEY_FILE"] {
+            let is_closed = image.variables[name].starts_with(&image.variables["HOME"]);
+            assert!(is_closed, "{file}: {name}");
+        }
+    }
+    for file in [
+        "kubernetes.yaml",
+        "kubernetes.postgres.yaml",
+        "helm/forge-bridge/templates/workload.yaml",
+    ] {
+        let text = deployed(file);
+        for line in [
+            "automountServiceAccountToken: false",
+            "runAsNonRoot: true",
+            "seccompProfile: {type: RuntimeDefault}",
+            "allowPrivilegeEscalation: false",
+            "readOnlyRootFilesystem: true",
+            "capabilities: {drop: [ALL]}",
+        ] {
+            let is_there = text.lines().any(|found| found.trim() == line);
+            assert!(is_there, "{file}: {line}");
+        }
+        assert!(
+            !text.contains("privileged: true") && !text.contains("hostPath"),
+            "{file}"
+        );
+    }
+}
+
+#[test]
+fn the_unit_has_the_rights_of_the_container_and_its_paths() {
+    let (text, image) = (deployed("forge-bridge.service"), Image::read());
+    let values = |name: &str| -> Vec<&str> {
+        let lines = text.lines().filter_map(|line| line.split_once('='));
+        let lines = lines.filter(|(found, _)| *found == name);
+        lines.map(|(_, value)| value).collect()
+    };
+    let capabilities: BTreeSet<&str> = values("CapabilityBoundingSet")[0].split(' ').collect();
+    let expected = CAPABILITIES.map(|name| format!("CAP_{name}"));
+    assert_eq!(capabilities, expected.iter().map(String::as_str).collect());
+    for (name, value) in [
+        ("NoNewPrivileges", "yes"),
+        ("PrivateDevices", "yes"),
+        ("PrivateTmp", "yes"),
+        ("ProtectHome", "yes"),
+        ("ProtectProc", "invisible"),
+        ("ProtectSystem", "strict"),
+        ("RestrictNamespaces", "yes"),
+        ("RestrictSUIDSGID", "yes"),
+        ("StateDirectoryMode", "0700"),
+        ("CacheDirectoryMode", "0711"),
+        ("UMask", "0077"),
+    ] {
+        assert_eq!(values(name), [value], "{name}");
+    }
+    assert_eq!(values("AmbientCapabilities"), [""; 0]);
+    let set: Vec<(&str, String)> = values("Environment")
+        .into_iter()
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (name, value.replace("%S", "/var/lib")))
+        .collect();
+    assert!(set.len() > 3, "{set:?}");
+    for (name, value) in set {
+        assert_eq!(image.variables[name], value, "{name}");
+    }
 }
 
 /// The working folder can hold plug-ins and settings; agents run as the same user as the bridge.

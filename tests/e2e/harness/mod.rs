@@ -2,6 +2,7 @@
 
 pub(crate) mod api;
 pub(crate) mod browser;
+pub(crate) mod image;
 pub(crate) mod library;
 pub(crate) mod port;
 pub(crate) mod process;
