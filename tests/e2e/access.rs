@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 use super::harness::api::{JsonBody as _, answer, quiet, with};
 use super::harness::{Api, Bridge, plugins, reference, until};
 
-const DISPATCH: &str = "dispatch";
+pub(super) const DISPATCH: &str = "dispatch";
 const READ: &str = "read";
 const ADMIN: &str = "admin";
 const SIGNALS: &str = "signals";
 /// No scope: the route holds no data.
-const PUBLIC: &str = "";
+pub(super) const PUBLIC: &str = "";
 
 /// Every documented route with its scope; `reference.rs` checks that every route is documented.
-const ROUTES: [(&str, &str, &str); 92] = [
+pub(super) const ROUTES: [(&str, &str, &str); 92] = [
     ("POST", "/api/v2/dispatch", DISPATCH),
     ("GET", "/api/v2/dispatch/{id}", READ),
     ("GET", "/api/v2/dispatch/{id}/request", READ),

@@ -10,6 +10,7 @@ mod advisories;
 mod attachment_memory;
 mod breaker;
 mod callbacks;
+mod campaign;
 mod check;
 mod children;
 mod claude;

@@ -6,15 +6,7 @@ use std::fs;
 use super::harness::library::root;
 
 /// Cells without a test: the party and the columns.
-const UNTESTED: [(&str, &[&str]); 4] = [
-    ("caller, scope `read`", &["network", "disk"]),
-    ("external service", &["store", "key"]),
-    ("receiver of callbacks", &["store", "key", "disk"]),
-    (
-        "repository of a run",
-        &["store", "key", "data of other callers"],
-    ),
-];
+const UNTESTED: [(&str, &[&str]); 1] = [("caller, scope `read`", &["network", "disk"])];
 /// Beginnings of cells that are rights, or those of another row.
 const RIGHTS: [&str; 2] = ["yes", "as the agent of its user"];
 

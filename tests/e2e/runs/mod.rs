@@ -16,7 +16,7 @@ mod pause;
 mod random;
 mod real;
 mod refinery;
-mod remote;
+pub(crate) mod remote;
 mod repositories;
 mod results;
 mod steering;
@@ -58,7 +58,18 @@ impl Origin {
         origin
     }
 
-    pub(super) fn git(&self, args: &[&str]) -> String {
+    /// Folder with the repository and a checkout of it.
+    pub(crate) fn root(&self) -> &Path {
+        self.root.path()
+    }
+
+    pub(crate) fn git(&self, args: &[&str]) -> String {
+        let text = String::from_utf8(self.git_bytes(args)).unwrap();
+        text.trim_end().to_owned()
+    }
+
+    /// Output of a command of git.
+    pub(crate) fn git_bytes(&self, args: &[&str]) -> Vec<u8> {
         let mut git = Command::new("git");
         let git = git.args(args).current_dir(self.root.path());
         let git = git.env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -69,10 +80,7 @@ impl Origin {
         }
         let output = git.output().unwrap();
         assert!(output.status.success(), "{args:?}: {output:?}");
-        String::from_utf8(output.stdout)
-            .unwrap()
-            .trim_end()
-            .to_owned()
+        output.stdout
     }
 
     fn path(&self) -> PathBuf {
@@ -121,7 +129,7 @@ async fn command(api: &Api, run: &str, name: &str) -> (StatusCode, Value) {
 }
 
 /// Task for the Captain of the echo adapter.
-pub(super) fn task(id: &str, dependencies: &[&str], instructions: &str) -> Value {
+pub(crate) fn task(id: &str, dependencies: &[&str], instructions: &str) -> Value {
     json!({
         "id": id, "title": format!("Task {id}"), "type": 2, "dependencies": dependencies, "instructions": instructions
     })
@@ -134,7 +142,7 @@ fn typed(id: &str, kind: Value, dependencies: &[&str], instructions: &str) -> Va
     task
 }
 
-pub(super) fn plan(tasks: &[Value]) -> String {
+pub(crate) fn plan(tasks: &[Value]) -> String {
     json!({"specs": {"style": "Short lines."}, "tasks": tasks}).to_string()
 }
 

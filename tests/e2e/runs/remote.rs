@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use super::*;
 
 /// Called with the head and the body of each request before it is served; `false` closes the connection.
-pub(super) type Before = dyn Fn(&str, &[u8]) -> bool + Send + Sync;
+pub(crate) type Before = dyn Fn(&str, &[u8]) -> bool + Send + Sync;
 
 /// Serves the repositories in a folder as servers of git do, hooks included. Returns their address.
-pub(super) fn serve(root: &Path, before: Arc<Before>) -> String {
+pub(crate) fn serve(root: &Path, before: Arc<Before>) -> String {
     serve_as(root, before, true)
 }
 
