@@ -184,7 +184,7 @@ impl Reading<'_> {
     async fn text(&self, line: &str, begins: bool, transcript: &mut Transcript) {
         if let Some(prefix) = &self.settings.table.usage_line
             && let Some(rest) = line.strip_prefix(prefix.as_str())
-            && let Ok(usage) = serde_json::from_str::<Value>(rest)
+            && let Ok(usage) = foreign_json::from_str::<Value>(rest)
         {
             if self.settings.table.usage.read(&usage, transcript) {
                 self.events
@@ -209,7 +209,7 @@ impl Reading<'_> {
 
     async fn json(&self, line: &str, transcript: &mut Transcript) {
         // Programs print greetings and warnings to stdout.
-        if let Ok(value) = serde_json::from_str(line) {
+        if let Ok(value) = foreign_json::from_str(line) {
             self.apply(&value, transcript).await;
         } else if !line.trim().is_empty() {
             tracing::debug!(bytes = line.len(), "a line that is not JSON was skipped");
@@ -217,7 +217,7 @@ impl Reading<'_> {
     }
 
     async fn bridge(&self, line: &str, transcript: &mut Transcript) {
-        let Ok(value) = serde_json::from_str::<Value>(line) else {
+        let Ok(value) = foreign_json::from_str::<Value>(line) else {
             return;
         };
         match wire::message(&value) {
@@ -337,7 +337,7 @@ fn read_usage(host: &Host, folder: &Path) -> Option<Value> {
     file.and_then(|file| file.take(USAGE_BYTES + 1).read_to_end(&mut usage))
         .ok()
         .filter(|read| *read as u64 <= USAGE_BYTES)?;
-    match serde_json::from_slice(&usage) {
+    match foreign_json::from_slice(&usage) {
         Ok(usage) => Some(usage),
         Err(error) => {
             tracing::warn!(error = %error, "the usage file is not JSON");

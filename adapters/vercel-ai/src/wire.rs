@@ -6,7 +6,7 @@ use forge_adapter_api::foreign_json;
 use forge_adapter_api::request::Tool;
 use forge_adapter_api::{AdapterError, Events, ModelOptions, Result};
 use forge_adapter_openai_client::{
-    Client, Completion, Names, ended_early, options_of, refusal_in, refused,
+    Client, Completion, Follow, Names, options_of, refusal_in, refused,
 };
 use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::http::{Http, Reply};
@@ -96,7 +96,7 @@ async fn follow<P: Protocol + Default>(
     let request = http
         .post_text(&target.url(path), body.into())
         .headers(target.header_map()?);
-    let mut stream = match http.reply(request).await.map_err(refused)? {
+    let stream = match http.reply(request).await.map_err(refused)? {
         Reply::Events(stream) => stream,
         Reply::Whole(answer) => {
             let error = refusal_in(&answer).map(forge_adapter_openai_client::read_refusal);
@@ -106,21 +106,8 @@ async fn follow<P: Protocol + Default>(
         }
     };
     let mut protocol = P::default();
-    loop {
-        let event = match stream.next().await {
-            Some(Ok(event)) => event,
-            // The answer is complete; at most its usage is missing.
-            Some(Err(failure)) if heard.finish.is_some() => {
-                tracing::warn!(error = %failure, "the stream broke after the end of the answer");
-                break;
-            }
-            Some(Err(failure)) => return Err(refused(failure)),
-            None if heard.finish.is_some() => break,
-            None => return Err(ended_early()),
-        };
-        if event.data.trim() == "[DONE]" {
-            continue;
-        }
+    let mut follow = Follow::new(stream);
+    while let Some(event) = follow.next(heard, refused).await? {
         let event: Value = foreign_json::from_str(&event.data).map_err(|error| {
             let text = format!("an event of the stream is not JSON: {error}");
             AdapterError::new("upstream_error", text)
@@ -231,7 +218,7 @@ pub(crate) fn calls(message: &Value) -> impl Iterator<Item = (&str, &str, Value)
         (
             call["id"].as_str().unwrap_or_default(),
             function["name"].as_str().unwrap_or_default(),
-            serde_json::from_str(arguments).unwrap_or_else(|_| json!({})),
+            foreign_json::from_str(arguments).unwrap_or_else(|_| json!({})),
         )
     })
 }
@@ -324,7 +311,11 @@ mod tests {
                 }
             }
         }
-        let names = Names::default();
+        let names = Names::new(&["find", "look"].map(|name| Tool {
+            name: name.to_owned(),
+            description: None,
+            input_schema: json!({}),
+        }));
         let mut result = error.map_or_else(|| heard.result(&names), Into::into);
         result.usage = usage_of(&heard.usage);
         let message =

@@ -20,9 +20,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<ExecutionResult, String> {
 }
 
 fn parse_tolerantly(bytes: &[u8]) -> Result<ExecutionResult, String> {
-    let text = String::from_utf8_lossy(bytes);
     let mut members: Map<String, Value> =
-        serde_json::from_str(&text).map_err(|error| format!("not a JSON object: {error}"))?;
+        foreign_json::from_slice(bytes).map_err(|error| format!("not a JSON object: {error}"))?;
     members.retain(|_, member| !member.is_null());
     let spent = Spent::read(members.get("usage"), members.get("costUsd"));
     let retryable = members.get("retryable").and_then(Value::as_bool);

@@ -381,7 +381,7 @@ async fn profile(handle: &Handle, timeout: Duration) -> Result<Profile, String> 
     let profile = answer(handle, "capabilities", empty(), timeout)
         .await
         .map_err(|error| format!("capabilities failed: {error}"))?;
-    let profile: Profile = serde_json::from_slice(&profile)
+    let profile: Profile = foreign_json::from_slice(&profile)
         .map_err(|error| format!("capabilities returned no valid profile: {error}"))?;
     if profile.max_concurrent == 0 {
         return Err("its profile says maxConcurrent 0; wanted at least 1".to_owned());
