@@ -26,9 +26,12 @@ pub(crate) fn put_in(mut response: Response, asked: &str, desk: &Desk) -> Respon
         return response;
     }
     response.map(|body| {
-        let pieces = body
-            .into_data_stream()
-            .map(|piece| piece.map_err(Error::other));
+        let oddly = asked.contains("ODDLY");
+        let pieces = body.into_data_stream().map(move |piece| {
+            piece
+                .map_err(Error::other)
+                .map(|piece| spelled(piece, oddly))
+        });
         let once = asked.contains(ONCE);
         let fault = fault(asked).filter(|_| !once || desk.is_first(ONCE));
         let pause = if once { 50 * PAUSE } else { PAUSE };
@@ -49,6 +52,29 @@ pub(crate) fn put_in(mut response: Response, asked: &str, desk: &Desk) -> Respon
         });
         Body::from_stream(until(pieces, killed))
     })
+}
+
+/// The same piece, or as runtimes write it that cut texts within a character and count with floats.
+fn spelled(piece: Bytes, oddly: bool) -> Bytes {
+    if !oddly {
+        return piece;
+    }
+    let text = String::from_utf8_lossy(&piece).replace("pong: ", "po\\ud83dng: ");
+    let text = with_floats(&text, "okens\":");
+    with_floats(&text, "okenCount\":").into()
+}
+
+/// The text with `.0` after each number that follows `key`.
+fn with_floats(text: &str, key: &str) -> String {
+    let mut parts = text.split_inclusive(key);
+    let mut floats = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (digits, rest) = part.split_at(part.bytes().take_while(u8::is_ascii_digit).count());
+        floats.push_str(digits);
+        floats.push_str(if digits.is_empty() { "" } else { ".0" });
+        floats.push_str(rest);
+    }
+    floats
 }
 
 /// The stream of pieces, ended by the items of `cut`.

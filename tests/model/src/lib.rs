@@ -15,6 +15,7 @@
 //! | `RETRYAFTER<seconds>` | sets `Retry-After` of a failure |
 //! | `CUTOFF`, `ENDEARLY`, `HALFEVENT`, `GARBLED` | a stream that fails after its third event: see `fault.rs`; with
 //! `FAULTONCE` only the first stream of the endpoint |
+//! | `ODDLY` | half a surrogate pair in `pong`, and token counts as floats |
 //! | `MEDIATYPES` | the media types of the files in the request |
 //! | a JSON schema in the request | a sample that follows it |
 //! | otherwise | `pong: ` and the end of the prompt |

@@ -1,11 +1,11 @@
-//! claude-agent-acp and Gemini CLI.
+//! claude-agent-acp and Gemini CLI, and all four with odd text.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use forge_adapter_api::Usage;
 use forge_test_support::attachment::{PICTURE, attached};
 
-use crate::bench::{Agent, Bench};
+use crate::bench::{AGENTS, Agent, Bench};
 
 /// Input and output tokens of one model call, as these agents count them: Gemini CLI leaves out the thoughts.
 const CALLS: [(Agent, (u64, u64)); 2] = [(Agent::Claude, (35, 12)), (Agent::Gemini, (31, 7))];
@@ -74,5 +74,20 @@ async fn a_picture_and_a_text_reach_the_model() {
         let asked: String = asked.iter().map(|asked| asked.body.to_string()).collect();
         assert!(asked.contains("image/png"), "{agent:?}: {asked}");
         assert!(asked.contains("# b.md\\n\\nthe text"), "{agent:?}: {asked}");
+    }
+}
+
+#[tokio::test]
+async fn half_a_character_is_read() {
+    let agents = CALLS.into_iter().map(|(agent, _)| agent).chain(AGENTS);
+    for agent in agents {
+        let bench = Bench::new(agent).await;
+        let ran = bench.say("ODDLY please").await;
+        ran.succeeded();
+        let (before, after) = ran.output().split_once("po").unwrap();
+        assert!(before.is_empty(), "{agent:?}: {}", ran.output());
+        assert_eq!(after, "\u{fffd}ng: ODDLY please", "{agent:?}");
+        assert_eq!(ran.text(), ran.output(), "{agent:?}");
+        assert!(ran.result.usage.total_tokens.is_some(), "{agent:?}");
     }
 }

@@ -199,3 +199,13 @@ async fn the_effort_of_thinking_reaches_the_model() {
         }
     }
 }
+
+#[tokio::test]
+async fn half_a_character_and_counts_as_floats_are_read() {
+    let bench = Bench::new().await;
+    let ran = bench.say("ODDLY please").await;
+    ran.succeeded();
+    assert_eq!(ran.output(), "po\u{fffd}ng: ODDLY please");
+    assert_eq!(ran.text(), ran.output());
+    used(&ran, 1);
+}

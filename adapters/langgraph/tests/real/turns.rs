@@ -217,3 +217,16 @@ async fn a_call_of_the_callers_tool_is_handed_back_and_goes_on_with_its_result()
     used(&answered, 1);
     assert_eq!(answered.output(), "tool said: room 7");
 }
+
+#[tokio::test]
+async fn half_a_character_ends_the_run_of_the_server_with_its_reason() {
+    let bench = Bench::new().await;
+    let ran = bench.say("ODDLY please").await;
+    // Its own serializer refuses what its model wrote.
+    ran.failed_with("adapter_error", "surrogates not allowed");
+    assert!(
+        ["", "po\u{fffd}ng: ODDLY please"].contains(&ran.output()),
+        "{}",
+        ran.output()
+    );
+}

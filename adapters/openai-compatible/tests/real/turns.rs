@@ -249,3 +249,13 @@ async fn options_of_the_dispatch_go_before_the_operators_and_a_forced_call_is_ma
         (&json!(7), &json!(null))
     );
 }
+
+#[tokio::test]
+async fn half_a_character_and_counts_as_floats_are_read() {
+    let bench = Bench::new().await;
+    let ran = bench.say("ODDLY please").await;
+    ran.succeeded();
+    assert_eq!(ran.output(), "po\u{fffd}ng: ODDLY please");
+    assert_eq!(ran.text(), ran.output());
+    assert_eq!(ran.result.usage.total_tokens, Some(40));
+}

@@ -196,3 +196,16 @@ async fn the_gateway_is_asked_in_its_protocols_and_says_what_a_run_cost() {
         );
     }
 }
+
+#[tokio::test]
+async fn half_a_character_and_counts_as_floats_are_read() {
+    let bench = Bench::new().await;
+    for model in MODELS {
+        let ran = bench.run(to(model, "ODDLY please")).await;
+        ran.succeeded();
+        assert_eq!(ran.output(), "po\u{fffd}ng: ODDLY please", "{model}");
+        assert_eq!(ran.text(), ran.output());
+        let total = if model == MODELS[0] { 47 } else { 40 };
+        assert_eq!(ran.result.usage.total_tokens, Some(total), "{model}");
+    }
+}
