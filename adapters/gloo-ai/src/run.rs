@@ -1,27 +1,22 @@
 //! One run: sends the request, reads the answer until it is complete, and builds the result.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use forge_adapter_api::{
     AdapterError, AdapterEvent, Events, ExecutionRequest, ExecutionResult, Result, Run, Status,
     Usage,
 };
-use forge_adapter_openai_client::{Names, UserMessage, assistant, ended_early, said};
+use forge_adapter_openai_client::{Follow, Names, UserMessage, assistant, said};
 use forge_adapter_transport::http::{Failure, ServerEvents};
 use forge_adapter_transport::retry::Retries;
 use reqwest::StatusCode;
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use crate::answer::Answer;
 use crate::settings::Surface;
 use crate::token::{Bearer, Credentials};
 use crate::{GlooAi, NO_CREDENTIALS, ask, prices};
-
-/// Time to wait for the usage of a finished answer.
-const AFTERWARDS: Duration = Duration::from_secs(5);
 
 pub(crate) async fn execute(
     adapter: &GlooAi,
@@ -59,8 +54,8 @@ pub(crate) async fn execute(
     let conversation = async {
         loop {
             let tried = retries.within(async {
-                let mut stream = open(adapter, credentials, &url, &body, surface).await?;
-                listen(&mut stream, &mut answer, events).await
+                let stream = open(adapter, credentials, &url, &body, surface).await?;
+                listen(stream, &mut answer, events).await
             });
             let tried = tried.await;
             if let Some(ended) = answer.heard.ended(tried, &mut retries).await {
@@ -163,36 +158,16 @@ fn status(answer: &Result<ServerEvents, Failure>) -> Option<StatusCode> {
     }
 }
 
-/// Reads until the answer is complete, which is marked by `[DONE]`, by a finish reason and one more event with usage,
-/// or by the end of the stream.
-async fn listen(stream: &mut ServerEvents, answer: &mut Answer, events: &Events) -> Result<()> {
-    loop {
-        let is_finished = answer.heard.finish.is_some();
-        if is_finished && !answer.heard.usage.is_null() {
-            return Ok(());
-        }
-        let next = match is_finished {
-            true => match timeout(AFTERWARDS, stream.next()).await {
-                Ok(Some(Ok(event))) => Some(Ok(event)),
-                // Usage that does not arrive in time stays unknown.
-                Ok(Some(Err(_)) | None) | Err(_) => None,
-            },
-            false => stream.next().await,
+/// Reads until the answer is complete, which is marked by its usage after the end, or by the end of the stream.
+async fn listen(stream: ServerEvents, answer: &mut Answer, events: &Events) -> Result<()> {
+    let mut follow = Follow::new(stream);
+    while answer.heard.finish.is_none() || answer.heard.usage.is_null() {
+        let Some(event) = follow.next(&answer.heard, AdapterError::from).await? else {
+            break;
         };
-        let data = match next {
-            Some(event) => event?.data,
-            None if is_finished => return Ok(()),
-            None => return Err(ended_early()),
-        };
-        if data.trim() == "[DONE]" {
-            return if is_finished {
-                Ok(())
-            } else {
-                Err(ended_early())
-            };
-        }
-        for event in answer.hear(&data)? {
+        for event in answer.hear(&event.data)? {
             events.send(event).await;
         }
     }
+    Ok(())
 }

@@ -6,7 +6,6 @@ use bytes::Bytes;
 use forge_adapter_api::foreign_json;
 use forge_adapter_api::{AdapterError, AdapterEvent, Events};
 use forge_adapter_transport::http::{Failure, Http, Reply, ServerEvent, ServerEvents};
-use forge_adapter_transport::retry::details;
 use reqwest::RequestBuilder;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use secrecy::{ExposeSecret as _, SecretString};
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::api_error;
 use crate::completion::Completion;
+use crate::follow::Follow;
 
 /// Parser of a provider's own errors; returns `None` for errors in the common format.
 type Refusal = fn(&Value) -> Option<AdapterError>;
@@ -105,27 +105,15 @@ impl Client {
 
     async fn follow(
         &self,
-        mut stream: ServerEvents,
+        stream: ServerEvents,
         heard: &mut Completion,
         events: &Events,
     ) -> Result<(), AdapterError> {
-        loop {
-            let event = match stream.next().await {
-                Some(Ok(event)) => event,
-                // The answer is complete; only its usage can be missing.
-                Some(Err(failure)) if heard.finish.is_some() => {
-                    tracing::warn!(error = %failure, "the stream broke after the end of the answer");
-                    return Ok(());
-                }
-                Some(Err(failure)) => return Err(self.failed(failure)),
-                None if heard.finish.is_some() => return Ok(()),
-                None => return Err(ended_early()),
-            };
-            if event.data.trim() == "[DONE]" {
-                return Ok(());
-            }
+        let mut follow = Follow::new(stream);
+        while let Some(event) = follow.next(heard, |failure| self.failed(failure)).await? {
             take(heard, &event, events, self.refusal).await?;
         }
+        Ok(())
     }
 
     fn dressed(&self, request: RequestBuilder) -> RequestBuilder {
@@ -178,13 +166,4 @@ async fn hear(
         events.send(news.into()).await;
     }
     Ok(())
-}
-
-/// The error of a stream that ended without the end of the answer.
-pub fn ended_early() -> AdapterError {
-    let text = "the stream ended before the answer did";
-    AdapterError {
-        details: Some(details("broken", None)),
-        ..AdapterError::new("upstream_error", text).retryable()
-    }
 }

@@ -1,20 +1,16 @@
 //! Accumulates an answer from the chunks of a stream, or from a whole answer.
 
-use std::collections::BTreeMap;
-
-use forge_adapter_api::foreign_json;
-use forge_adapter_api::result::ToolCall;
 use forge_adapter_api::{AdapterError, AdapterEvent, ExecutionResult, Usage};
 use forge_adapter_transport::retry::Retries;
 use serde_json::{Value, json};
 
 use crate::api_error;
+use crate::calls::Calls;
 use crate::names::Names;
 use crate::usage;
 
 /// Limit of text, thoughts and arguments together.
 const MOST_BYTES: usize = 32 << 20;
-const MOST_CALLS: usize = 256;
 
 /// An answer.
 #[derive(Debug, Default)]
@@ -33,15 +29,8 @@ pub struct Completion {
     pub refusal: String,
     /// The first chunk, or the whole answer, for members specific to a provider.
     pub first: Value,
-    calls: BTreeMap<u64, Call>,
+    calls: Calls,
     bytes: usize,
-}
-
-#[derive(Debug, Default)]
-struct Call {
-    id: String,
-    name: String,
-    arguments: String,
 }
 
 /// Change to emit as an event at once.
@@ -83,7 +72,7 @@ impl Completion {
         let choice = &chunk["choices"][0];
         let delta = choice.get("delta").unwrap_or(&choice["message"]);
         self.delta(delta, &mut news)?;
-        if let Some(finish) = choice["finish_reason"].as_str() {
+        if let Some(finish) = reason(&choice["finish_reason"]) {
             self.finish = Some(finish.to_owned());
             if let Some(error) = api_error::said_in(choice) {
                 return Err(api_error::read(error));
@@ -162,42 +151,9 @@ impl Completion {
         Ok(())
     }
 
-    /// Adds a piece of a tool call. Some servers send no index and distinguish calls only by id.
-    fn call(&mut self, at: usize, piece: &Value) -> Result<(), AdapterError> {
-        let id = piece["id"].as_str().unwrap_or_default();
-        let index = piece["index"].as_u64().unwrap_or_else(|| {
-            let known = self
-                .calls
-                .iter()
-                .find(|(_, call)| !id.is_empty() && call.id == id);
-            match (known, self.calls.last_key_value()) {
-                (Some((index, _)), _) => *index,
-                (None, Some((last, _))) if id.is_empty() => *last,
-                (None, Some((last, _))) => last.saturating_add(1),
-                (None, None) => at as u64,
-            }
-        });
-        if self.calls.len() >= MOST_CALLS && !self.calls.contains_key(&index) {
-            return Err(too_much(&format!("more than {MOST_CALLS} calls of tools")));
-        }
-        let function = &piece["function"];
-        let name = function["name"].as_str().unwrap_or_default();
-        let arguments = match &function["arguments"] {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            whole => whole.to_string(),
-        };
-        self.take(id.len() + name.len() + arguments.len())?;
-        let call = self.calls.entry(index).or_default();
-        if call.id.is_empty() {
-            id.clone_into(&mut call.id);
-        }
-        // Some servers repeat the name with each piece.
-        if call.name.is_empty() {
-            name.clone_into(&mut call.name);
-        }
-        call.arguments.push_str(&arguments);
-        Ok(())
+    fn call(&mut self, place: usize, piece: &Value) -> Result<(), AdapterError> {
+        let bytes = self.calls.add(place, piece)?;
+        self.take(bytes)
     }
 
     fn take(&mut self, bytes: usize) -> Result<(), AdapterError> {
@@ -252,33 +208,6 @@ impl Completion {
         None
     }
 
-    /// The tool calls with the caller's names. Fails if arguments are not JSON: the model generated invalid
-    /// text, or the server truncated it.
-    pub fn calls(&self, names: &Names) -> Result<Vec<ToolCall>, AdapterError> {
-        let calls = self.calls.iter().map(|(index, call)| {
-            let arguments = match call.arguments.trim() {
-                "" => "{}",
-                arguments => arguments,
-            };
-            let input = foreign_json::from_str(arguments).map_err(|error| {
-                let text = format!(
-                    "the arguments of a call of {} are not JSON: {error}",
-                    call.name
-                );
-                AdapterError::new("upstream_error", text).retryable()
-            })?;
-            Ok(ToolCall {
-                tool_call_id: match call.id.as_str() {
-                    "" => format!("call_{index}"),
-                    id => id.to_owned(),
-                },
-                name: names.to_caller(&call.name),
-                input,
-            })
-        });
-        calls.collect()
-    }
-
     fn counted_output(&self) -> u64 {
         usage::of(&self.usage).output_tokens.unwrap_or_default()
     }
@@ -305,7 +234,7 @@ impl Completion {
                 );
                 ExecutionResult::error("upstream_error", text)
             }
-            Some(_) | None => match self.calls(names) {
+            Some(_) | None => match self.calls.whole(names) {
                 Ok(tool_calls) => ExecutionResult {
                     tool_calls,
                     ..ExecutionResult::default()
@@ -314,6 +243,14 @@ impl Completion {
             },
         }
     }
+}
+
+/// The reason for the end of an answer. Some servers send an empty text or `"null"` with each piece of an answer that goes
+/// on.
+pub fn reason(value: &Value) -> Option<&str> {
+    value
+        .as_str()
+        .filter(|reason| !matches!(*reason, "" | "null"))
 }
 
 fn ended_with_error() -> AdapterError {
@@ -327,6 +264,8 @@ fn too_much(what: &str) -> AdapterError {
 
 #[cfg(test)]
 mod tests {
+    use forge_adapter_api::request::Tool;
+
     use super::*;
 
     /// Events, text and result of the chunks in a recorded file.
@@ -338,7 +277,12 @@ mod tests {
                 Err(failure) => error = json!(failure),
             }
         }
-        let mut result = json!(heard.result(&Names::default()));
+        let tools = ["find", "look"].map(|name| Tool {
+            name: name.to_owned(),
+            description: None,
+            input_schema: json!({}),
+        });
+        let mut result = json!(heard.result(&Names::new(&tools)));
         result["usage"] = json!(usage::of(&heard.usage));
         json!({"events": events, "text": heard.text, "model": heard.model, "finish": heard.finish,
             "error": error, "result": result})
@@ -390,7 +334,7 @@ mod tests {
     fn calls_and_bytes_are_bounded() {
         let mut heard = Completion::default();
         let mut last = Ok(Vec::new());
-        for index in 0..=MOST_CALLS {
+        for index in 0..=256 {
             last =
                 heard.chunk(&json!({"choices": [{"delta": {"tool_calls": [{"index": index}]}}]}));
         }

@@ -35,11 +35,11 @@ impl Names {
         known.map_or_else(|| sayable(name), |(models, _)| models.clone())
     }
 
-    /// The caller's name of a tool; a name invented by the model is returned unchanged.
-    pub fn to_caller(&self, name: &str) -> String {
-        self.0
-            .get(name)
-            .map_or_else(|| name.to_owned(), String::clone)
+    /// The caller's name of a tool, which a model can know from its prompt too; `None` for a name that the model
+    /// invented.
+    pub fn to_caller(&self, name: &str) -> Option<&str> {
+        let callers = || self.0.values().find(|callers| *callers == name);
+        self.0.get(name).or_else(callers).map(String::as_str)
     }
 }
 
@@ -71,8 +71,9 @@ mod tests {
         assert_eq!(models[..3], ["crm_find", "crm_find_2", "plain"]);
         for (model, caller) in models.iter().zip(callers) {
             assert!(model.len() <= LONGEST);
-            assert_eq!(names.to_caller(model), caller);
+            assert_eq!(names.to_caller(model), Some(caller));
         }
-        assert_eq!(names.to_caller("made up"), "made up");
+        assert_eq!(names.to_caller("crm:find"), Some("crm:find"));
+        assert_eq!(names.to_caller("made up"), None);
     }
 }

@@ -3,6 +3,7 @@
 use forge_adapter_api::foreign_json;
 use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
+use forge_adapter_openai_client::reason;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -122,7 +123,7 @@ impl Protocol for Gemini {
         if event["promptFeedback"]["blockReason"].is_string() {
             chunks.push(finish("content_filter"));
         }
-        if let Some(reason) = candidate["finishReason"].as_str() {
+        if let Some(reason) = reason(&candidate["finishReason"]) {
             chunks.push(finish(match reason {
                 "STOP" => "stop",
                 "MAX_TOKENS" => "length",

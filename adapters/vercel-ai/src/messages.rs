@@ -3,6 +3,7 @@
 use forge_adapter_api::foreign_json;
 use forge_adapter_api::options::{Reasoning, ToolChoice};
 use forge_adapter_api::{AdapterError, Result};
+use forge_adapter_openai_client::reason;
 use serde_json::{Value, json};
 
 use crate::parts::{DataUrl, Part, parts};
@@ -91,7 +92,7 @@ impl Protocol for Messages {
             "message_delta" => {
                 let output = foreign_json::count(&event["usage"]["output_tokens"]);
                 let mut chunks = vec![self.counted(&event["usage"], output)];
-                chunks.extend(event["delta"]["stop_reason"].as_str().map(|reason| {
+                chunks.extend(reason(&event["delta"]["stop_reason"]).map(|reason| {
                     finish(match reason {
                         "max_tokens" | "model_context_window_exceeded" => "length",
                         "refusal" => "content_filter",

@@ -107,6 +107,21 @@ pub fn all(wire: Wire) -> Vec<Accident> {
             Failed("upstream_error", "ended before"),
         ),
         accident(
+            "done without a reason after a text",
+            Answer::stream(frames(&[&*head, &*text].concat()) + "data: [DONE]\n\n"),
+            Failed("upstream_error", "ended before"),
+        ),
+        accident(
+            "an empty reason after a text",
+            stream(&[&head, &text, &wire.no_end("")]).cut(),
+            Failed("upstream_error", "broke off"),
+        ),
+        accident(
+            "the reason null after a text",
+            stream(&[&head, &text, &wire.no_end("null")]),
+            Failed("upstream_error", "ended before"),
+        ),
+        accident(
             "tokens without an answer",
             stream(&[&head, &end]),
             Failed("upstream_error", "no text, thought or tool call"),
@@ -146,6 +161,11 @@ pub fn all(wire: Wire) -> Vec<Accident> {
             Failed("upstream_error", "302"),
         ),
     ]
+}
+
+/// A whole answer in a stream that goes on with comments.
+pub fn never_closed(wire: Wire) -> Answer {
+    Answer::events(&[wire.head(), wire.text(), wire.end(9)].concat()).open()
 }
 
 fn html(status: u16) -> Answer {
@@ -218,6 +238,22 @@ impl Wire {
                 "candidates": [{"finishReason": "STOP"}],
                 "usageMetadata": {"promptTokenCount": 7, "candidatesTokenCount": output_tokens},
             })],
+        }
+    }
+
+    /// A piece of an answer that goes on, with this text as its reason to end.
+    fn no_end(self, reason: &str) -> Vec<Value> {
+        match self {
+            Self::Messages => vec![
+                json!({"type": "message_delta", "delta": {"stop_reason": reason},
+                "usage": {"output_tokens": 1}}),
+            ],
+            // Events of this protocol have no reason.
+            Self::Responses => Vec::new(),
+            Self::Chat => {
+                vec![json!({"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]})]
+            }
+            Self::Gemini => vec![json!({"candidates": [{"finishReason": reason}]})],
         }
     }
 

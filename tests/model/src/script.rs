@@ -17,6 +17,8 @@ pub struct Answer {
     body: Vec<u8>,
     /// True if the connection breaks after the body.
     is_cut: bool,
+    /// True if comments follow the body for ever.
+    is_open: bool,
 }
 
 impl Answer {
@@ -27,6 +29,7 @@ impl Answer {
             headers: Vec::new(),
             body: text.into(),
             is_cut: false,
+            is_open: false,
         }
         .with("content-type", "text/event-stream")
     }
@@ -87,6 +90,13 @@ impl Answer {
         self
     }
 
+    /// Sends comments after the body, for ever.
+    #[must_use]
+    pub fn open(mut self) -> Self {
+        self.is_open = true;
+        self
+    }
+
     pub(crate) fn into_response(self) -> Response {
         let mut response = Response::builder().status(self.status);
         for (name, value) in self.headers {
@@ -98,7 +108,13 @@ impl Answer {
             tokio::time::sleep(PAUSE).await;
             Err(std::io::Error::other("cut off"))
         });
-        response.body(Body::from_stream(body.chain(cut))).unwrap()
+        let open = stream::repeat(()).take(if self.is_open { usize::MAX } else { 0 });
+        let open = open.then(|()| async {
+            tokio::time::sleep(PAUSE).await;
+            Ok(Bytes::from_static(b": still here\n\n"))
+        });
+        let body = body.chain(cut).chain(open);
+        response.body(Body::from_stream(body)).unwrap()
     }
 }
 

@@ -204,3 +204,17 @@ async fn a_server_of_its_own_is_asked_for_its_health() {
         assert!(health.message.unwrap().contains("127.0.0.1:1"));
     }
 }
+
+#[tokio::test]
+async fn a_stream_that_never_ends_holds_no_answer_that_has_ended() {
+    let bench = Bench::new().await;
+    for (model, wire) in MODELS.into_iter().zip(WIRES) {
+        bench.model.script([accidents::never_closed(wire)]);
+        let ran = bench.run(to(model, "hello"));
+        let ran = tokio::time::timeout(Duration::from_secs(60), ran).await;
+        let ran = ran.expect("the answer has ended");
+        ran.succeeded();
+        assert_eq!(ran.output(), "an answer", "{model}");
+        assert_eq!(ran.result.usage.output_tokens, Some(9), "{model}");
+    }
+}
