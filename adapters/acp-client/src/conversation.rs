@@ -28,6 +28,10 @@ use crate::transcript::Transcript;
 
 /// Time for a cancelled turn to end.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(2);
+/// Silence after the answer to a prompt that ends the turn: some agents answer before their last updates.
+const QUIET: Duration = Duration::from_millis(200);
+/// Longest wait for that silence.
+const QUIET_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Phase of the conversation; decides how updates are handled.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -252,10 +256,13 @@ impl<'a> Conversation<'a> {
             };
             let end = match self.attend(message, asked).await {
                 Ok(None) => continue,
-                Ok(Some(Ok(answer))) => {
-                    self.transcript.meter.turn_ends(&answer);
-                    End::Turn(answer)
-                }
+                Ok(Some(Ok(answer))) => match self.late_updates(asked).await {
+                    Ok(()) => {
+                        self.transcript.meter.turn_ends(&answer);
+                        End::Turn(answer)
+                    }
+                    Err(end) => end,
+                },
                 Ok(Some(Err(error))) => End::Refused("session/prompt", error),
                 Err(end) => end,
             };
@@ -263,6 +270,23 @@ impl<'a> Conversation<'a> {
                 Phase::Cancelling => End::Cancelled,
                 Phase::Beginning | Phase::Turn => end,
             };
+        }
+    }
+
+    /// Handles what the agent sends behind its answer to the prompt. The end of its output is no failure any more.
+    async fn late_updates(&mut self, asked: u64) -> Result<(), End> {
+        let limit = Instant::now() + QUIET_PATIENCE;
+        loop {
+            let quiet = Instant::now() + QUIET;
+            let message = tokio::select! {
+                message = self.rpc.next() => message,
+                () = self.run.cancelled() => return Ok(()),
+                () = sleep_until(quiet.min(limit)) => return Ok(()),
+            };
+            let Some(Ok(_)) = &message else {
+                return Ok(());
+            };
+            self.attend(message, asked).await?;
         }
     }
 

@@ -123,6 +123,14 @@ def prompt(request):
         say("so far")
         update(sessionUpdate="current_mode_update", currentModeId="yolo")
         time.sleep(300)
+    elif WHAT == "late":
+        say("do")
+        send({"id": request["id"], "result": {"stopReason": "end_turn"}})
+        time.sleep(0.01)
+        say("n")
+        time.sleep(0.01)
+        say("e")
+        return None
     elif WHAT == "counts":
         update(sessionUpdate="usage_update", used=1, size=2, cost={"amount": 0.5, "currency": "USD"})
         return {"stopReason": "end_turn", "usage": {"inputTokens": 3, "outputTokens": 4, "totalTokens": 7}}
@@ -164,6 +172,8 @@ while True:
         result = {}
     elif method == "session/prompt":
         result = prompt(request)
+        if WHAT == "late":
+            continue
     elif "id" in request:
         send({"id": request["id"], "error": {"code": -32601, "message": "no " + method}})
         continue

@@ -50,6 +50,14 @@ async fn what_is_not_meant_for_us_is_skipped() {
 }
 
 #[tokio::test]
+async fn text_behind_the_answer_is_part_of_it() {
+    let ran = Strange::new("late").await.run().await;
+    ran.succeeded();
+    assert_eq!(ran.output(), "done");
+    assert_eq!(ran.text(), ran.output());
+}
+
+#[tokio::test]
 async fn what_breaks_the_protocol_ends_the_run_with_what_was_said() {
     let cases = [
         ("half", "protocol_violation", "so far"),
