@@ -17,6 +17,15 @@ pub(crate) struct Endpoint {
     pub(crate) url: Url,
     pub(crate) version: Version,
     pub(crate) streaming: Streaming,
+    /// Tenant of the interface, to be sent with each call.
+    pub(crate) tenant: Option<String>,
+}
+
+/// An interface of a card.
+struct Interface<'a> {
+    version: Version,
+    url: &'a str,
+    tenant: Option<&'a str>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +47,10 @@ pub(crate) enum UnusableCard {
         "the agent's card points to another origin, {0}; if that is intended, set adapters.<id>.endpoint to that address"
     )]
     Elsewhere(String),
+    #[error(
+        "the agent requires the extension {0:?}; if its clients need nothing else for it, add it to adapters.<id>.extensions"
+    )]
+    Extension(String),
 }
 
 impl Endpoint {
@@ -46,7 +59,7 @@ impl Endpoint {
         card_url: &Url,
         card: &Value,
     ) -> Result<Self, UnusableCard> {
-        let mut found: Vec<(Version, &str)> = Vec::new();
+        let mut found: Vec<Interface<'_>> = Vec::new();
         for interface in card["supportedInterfaces"].as_array().into_iter().flatten() {
             let binding = interface["protocolBinding"].as_str().unwrap_or_default();
             if let (true, Some(version), Some(url)) = (
@@ -54,24 +67,54 @@ impl Endpoint {
                 version(&interface["protocolVersion"]),
                 interface["url"].as_str(),
             ) {
-                found.push((version, url));
+                let tenant = interface["tenant"].as_str();
+                let tenant = tenant.filter(|tenant| !tenant.is_empty());
+                found.push(Interface {
+                    version,
+                    url,
+                    tenant,
+                });
             }
         }
         // Before 1.0 the card itself described the interface.
-        let transport = card["preferredTransport"].as_str().unwrap_or("JSONRPC");
-        if let (true, Some(url)) = (is_json_rpc(transport), card["url"].as_str()) {
-            found.push((
-                version(&card["protocolVersion"]).unwrap_or(Version::Old),
-                url,
-            ));
-        }
-        let of = |wanted: Version| found.iter().find(|(version, _)| *version == wanted);
+        let preferred = card["preferredTransport"].as_str().unwrap_or("JSONRPC");
+        let more = card["additionalInterfaces"].as_array();
+        let more = more.into_iter().flatten().filter_map(|interface| {
+            Some((interface["transport"].as_str()?, interface["url"].as_str()?))
+        });
+        let own = card["url"].as_str().map(|url| (preferred, url));
+        let older = own.into_iter().chain(more);
+        found.extend(
+            older
+                .filter(|(transport, _)| is_json_rpc(transport))
+                .map(|(_, url)| Interface {
+                    version: version(&card["protocolVersion"]).unwrap_or(Version::Old),
+                    url,
+                    tenant: None,
+                }),
+        );
+        let of = |wanted: Version| found.iter().find(|found| found.version == wanted);
         let chosen = match settings.table.version {
             Wanted::Auto => of(Version::One).or_else(|| of(Version::Old)),
             Wanted::One => of(Version::One),
             Wanted::Old => of(Version::Old),
         };
-        let (version, url) = *chosen.ok_or(UnusableCard::NoInterface)?;
+        let chosen = chosen.ok_or(UnusableCard::NoInterface)?;
+        let extensions = card["capabilities"]["extensions"].as_array();
+        let required = extensions
+            .into_iter()
+            .flatten()
+            .filter(|extension| extension["required"] == true);
+        for uri in required.filter_map(|extension| extension["uri"].as_str()) {
+            if !settings.table.extensions.iter().any(|known| known == uri) {
+                return Err(UnusableCard::Extension(uri.to_owned()));
+            }
+        }
+        let Interface {
+            version,
+            url,
+            tenant,
+        } = *chosen;
         let url = match &settings.endpoint {
             Some(endpoint) => endpoint.clone(),
             None => {
@@ -92,6 +135,7 @@ impl Endpoint {
             url,
             version,
             streaming,
+            tenant: tenant.map(str::to_owned),
         })
     }
 }
@@ -156,6 +200,31 @@ mod tests {
             (alone.version, alone.streaming),
             (Version::Old, Streaming::Missing)
         );
+    }
+
+    #[test]
+    fn further_interfaces_tenants_and_required_extensions_are_read() {
+        let old = json!({"url": "http://a/grpc", "preferredTransport": "GRPC", "protocolVersion": "0.3.0",
+            "additionalInterfaces": [{"url": "http://a/grpc", "transport": "GRPC"},
+                                     {"url": "http://a/rpc", "transport": "JSONRPC"}]});
+        let chosen = choose(json!({}), &old).unwrap();
+        assert_eq!(
+            (chosen.url.as_str(), chosen.version),
+            ("http://a/rpc", Version::Old)
+        );
+        let mut card = both();
+        card["supportedInterfaces"][2]["tenant"] = "t1".into();
+        assert_eq!(
+            choose(json!({}), &card).unwrap().tenant.as_deref(),
+            Some("t1")
+        );
+        card["capabilities"]["extensions"] =
+            json!([{"uri": "urn:a"}, {"uri": "urn:b", "required": true}]);
+        assert_eq!(
+            choose(json!({}), &card),
+            Err(UnusableCard::Extension("urn:b".to_owned()))
+        );
+        assert!(choose(json!({"extensions": ["urn:b"]}), &card).is_ok());
     }
 
     #[test]

@@ -9,6 +9,8 @@ use reqwest::{RequestBuilder, Url};
 use secrecy::{ExposeSecret as _, SecretString};
 use serde::Deserialize;
 
+use crate::card::Version;
+
 pub(crate) struct Settings {
     pub(crate) table: Table,
     /// Address of the agent's card; `None`: the adapter loads, and its health says that the address is missing.
@@ -31,6 +33,10 @@ pub(crate) struct Table {
     pub(crate) version: Wanted,
     pub(crate) poll_seconds: f64,
     pub(crate) silence_seconds: f64,
+    /// Time for which an agent that cannot be reached is asked again for a task that it runs.
+    pub(crate) patience_seconds: f64,
+    /// Extensions of the protocol that the agent is told to use, by their URI.
+    pub(crate) extensions: Vec<String>,
     pub(crate) max_concurrent: u32,
 }
 
@@ -57,6 +63,8 @@ impl Default for Table {
             version: Wanted::Auto,
             poll_seconds: 1.0,
             silence_seconds: 120.0,
+            patience_seconds: 600.0,
+            extensions: Vec::new(),
             max_concurrent: 16,
         }
     }
@@ -106,9 +114,15 @@ impl Settings {
                 ));
             }
         }
+        let uri =
+            |text: &str| Url::parse(text).is_ok() && text.is_ascii() && !text.contains([',', ' ']);
+        if let Some(odd) = table.extensions.iter().find(|text| !uri(text)) {
+            return Err(invalid("extensions", &format!("{odd:?} is no URI")));
+        }
         for (key, seconds) in [
             ("poll_seconds", table.poll_seconds),
             ("silence_seconds", table.silence_seconds),
+            ("patience_seconds", table.patience_seconds),
         ] {
             if !(0.01..=86_400.0).contains(&seconds) {
                 return Err(invalid(key, "must be from 0.01 to 86400"));
@@ -123,6 +137,26 @@ impl Settings {
 
     pub(crate) fn poll_interval(&self) -> Duration {
         Duration::from_secs_f64(self.table.poll_seconds)
+    }
+
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs_f64(self.table.patience_seconds)
+    }
+
+    /// Adds the header with the extensions, if there are any.
+    pub(crate) fn with_extensions(
+        &self,
+        request: RequestBuilder,
+        version: Version,
+    ) -> RequestBuilder {
+        let name = match version {
+            Version::One => "a2a-extensions",
+            Version::Old => "x-a2a-extensions",
+        };
+        match self.table.extensions.as_slice() {
+            [] => request,
+            all => request.header(name, all.join(", ")),
+        }
     }
 
     pub(crate) fn with_credentials(&self, request: RequestBuilder) -> RequestBuilder {
@@ -206,6 +240,7 @@ mod tests {
             (json!({"version": "2.0"}), "2.0"),
             (json!({"headers": {"a b": "c"}}), "headers"),
             (json!({"poll_seconds": 0.0}), "poll_seconds"),
+            (json!({"extensions": ["a, b"]}), "extensions"),
         ] {
             let error = read(config.clone())
                 .err()

@@ -5,7 +5,6 @@ use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::http::Http;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::card::{Endpoint, Version};
 use crate::config::Settings;
@@ -43,8 +42,12 @@ impl Call {
 }
 
 /// Body of a call.
-pub(crate) fn body(version: Version, call: Call, params: &Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": 1, "method": call.name(version), "params": params})
+pub(crate) fn body(endpoint: &Endpoint, call: Call, params: &Value) -> Value {
+    let mut params = params.clone();
+    if let Some(tenant) = &endpoint.tenant {
+        params["tenant"] = tenant.as_str().into();
+    }
+    json!({"jsonrpc": "2.0", "id": 1, "method": call.name(endpoint.version), "params": params})
 }
 
 pub(crate) fn request(
@@ -63,16 +66,17 @@ pub(crate) fn request(
         .header("accept", "text/event-stream, application/json")
         .header("a2a-version", version)
         .body(body);
-    settings.with_credentials(request)
+    settings.with_credentials(settings.with_extensions(request, endpoint.version))
 }
 
-/// Params of a message that continues this conversation. `SendMessage` returns before the task is done.
+/// Params of a message with this id that continues this conversation. `SendMessage` returns before the task is done.
 pub(crate) fn message(
     version: Version,
+    id: &str,
     ids: &Ids,
     text: &str,
     attachments: &Attachments,
-    metadata: &Value,
+    metadata: Option<&Value>,
 ) -> Value {
     let (role, part, at_once) = match version {
         Version::One => (
@@ -95,8 +99,7 @@ pub(crate) fn message(
         }}),
     });
     let parts: Value = std::iter::once(part).chain(files).collect();
-    let mut message =
-        json!({"role": role, "messageId": Uuid::new_v4().to_string(), "parts": parts});
+    let mut message = json!({"role": role, "messageId": id, "parts": parts});
     if version == Version::Old {
         message["kind"] = "message".into();
     }
@@ -105,7 +108,11 @@ pub(crate) fn message(
             message[name] = id.as_str().into();
         }
     }
-    json!({"message": message, "configuration": at_once, "metadata": metadata})
+    let mut params = json!({"message": message, "configuration": at_once});
+    if let Some(metadata) = metadata {
+        params["metadata"] = metadata.clone();
+    }
+    params
 }
 
 pub(crate) fn of_task(id: &str) -> Value {
@@ -157,7 +164,19 @@ mod tests {
             task: Some("t".to_owned()),
             context: Some("c".to_owned()),
         };
-        let one = message(Version::One, &ids, "x", &attachments, &Value::Null);
+        let metadata = json!({"k": 1});
+        let one = message(
+            Version::One,
+            "e/1",
+            &ids,
+            "x",
+            &attachments,
+            Some(&metadata),
+        );
+        assert_eq!(
+            (&one["metadata"], &one["message"]["messageId"]),
+            (&metadata, &json!("e/1"))
+        );
         assert_eq!(
             (&one["message"]["taskId"], &one["message"]["contextId"]),
             (&json!("t"), &json!("c"))
@@ -174,11 +193,14 @@ mod tests {
         );
         let old = message(
             Version::Old,
+            "e/1",
             &Ids::default(),
             "x",
             &attachments,
-            &Value::Null,
+            None,
         );
+        // Servers that check their input refuse a null that the protocol does not have.
+        assert!(!old.to_string().contains("null"), "{old}");
         assert_eq!(
             (&old["message"]["kind"], &old["message"]["taskId"]),
             (&json!("message"), &Value::Null)

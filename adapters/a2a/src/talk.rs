@@ -12,7 +12,7 @@ use forge_adapter_transport::attachments::Attachments;
 use forge_adapter_transport::cancel_on_drop::CancelOnDrop;
 use forge_adapter_transport::http::Http;
 use serde_json::Value;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::card::{Endpoint, Streaming};
 use crate::config::Settings;
@@ -20,10 +20,9 @@ use crate::rpc::{self, Call};
 use crate::transcript::{Conversation, Transcript, conversation};
 use crate::update::{State, Update};
 
-/// Upper bound of consecutive failures while following a task.
-const FAILURES: u32 = 5;
-/// Base delay before a broken stream is resumed.
+/// Delay before a broken stream is resumed, for each failure in a row, and the longest one.
 const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Talk<'a> {
     pub(crate) http: &'a Http,
@@ -40,6 +39,47 @@ struct Course {
     undo: Option<CancelOnDrop>,
     /// True once the stream was resumed.
     resumed: bool,
+    /// Number of answers and events of the agent.
+    heard: u64,
+}
+
+/// Failures in a row to reach the agent.
+struct Outage {
+    patience: Duration,
+    /// Time of the first one.
+    since: Option<Instant>,
+    failures: u32,
+    /// [`Course::heard`] at the last one.
+    heard: u64,
+}
+
+impl Outage {
+    fn new(patience: Duration) -> Self {
+        Self {
+            patience,
+            since: None,
+            failures: 0,
+            heard: 0,
+        }
+    }
+
+    /// Counts the failure of a call; returns the pause before the next one, or the error if patience is over.
+    fn failed(&mut self, error: AdapterError, course: &Course) -> Result<Duration> {
+        if std::mem::replace(&mut self.heard, course.heard) != course.heard {
+            self.reached();
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !error.retryable || since.elapsed() >= self.patience {
+            return Err(error);
+        }
+        self.failures += 1;
+        Ok(LONGEST_PAUSE.min(PAUSE * self.failures))
+    }
+
+    fn reached(&mut self) {
+        self.since = None;
+        self.failures = 0;
+    }
 }
 
 impl Talk<'_> {
@@ -89,12 +129,13 @@ impl Talk<'_> {
             }
             Some(_) | None => request.message.clone(),
         };
-        let metadata = request
-            .metadata
-            .as_ref()
-            .map_or(&Value::Null, |metadata| &metadata["a2a"]);
+        let metadata = request.metadata.as_ref();
+        let metadata = metadata.and_then(|metadata| metadata.get("a2a"));
+        let metadata = metadata.filter(|metadata| metadata.is_object());
+        // A repeated call of this attempt has the same message.
         let message = rpc::message(
             self.endpoint.version,
+            &request.execution_id,
             &ids,
             &text,
             &course.attachments,
@@ -112,10 +153,14 @@ impl Talk<'_> {
     /// cancelled it when the bridge stopped.
     async fn is_there(&self, task: &str, course: &mut Course) -> Result<bool> {
         let mut read = self.hear(Call::Get, &rpc::of_task(task), course).await;
-        for failures in 1..=FAILURES {
-            match &read {
-                Err(error) if error.retryable => sleep(PAUSE * failures).await,
-                Ok(()) | Err(_) => break,
+        let mut outage = Outage::new(self.settings.patience());
+        while let Err(error) = read {
+            match outage.failed(error, course) {
+                Ok(pause) => sleep(pause).await,
+                Err(error) => {
+                    read = Err(error);
+                    break;
+                }
             }
             read = self.hear(Call::Get, &rpc::of_task(task), course).await;
         }
@@ -138,7 +183,7 @@ impl Talk<'_> {
 
     /// Follows the task to its end, after this end of a call about it.
     async fn follow_task(&self, mut ended: Result<()>, course: &mut Course) -> Result<()> {
-        let mut failures = 0;
+        let mut outage = Outage::new(self.settings.patience());
         while !course.transcript.is_over() {
             let Some(task) = course.transcript.ids.task.clone() else {
                 return ended.and_then(|()| {
@@ -149,24 +194,23 @@ impl Talk<'_> {
                     .retryable())
                 });
             };
-            match ended {
-                Ok(()) => {}
-                Err(error) if error.retryable && failures < FAILURES => failures += 1,
-                Err(error) => return Err(error),
-            }
-            ended = self.resume(&task, course, failures).await;
-            if ended.is_ok() && self.endpoint.streaming == Streaming::Missing {
-                failures = 0;
-            }
+            let pause = match ended {
+                Ok(()) => {
+                    outage.reached();
+                    Duration::ZERO
+                }
+                Err(error) => outage.failed(error, course)?,
+            };
+            ended = self.resume(&task, course, pause).await;
         }
         ended
     }
 
     /// Resumes a broken stream, or reads the task itself if that is over or does not help.
-    async fn resume(&self, task: &str, course: &mut Course, failures: u32) -> Result<()> {
+    async fn resume(&self, task: &str, course: &mut Course, pause: Duration) -> Result<()> {
         let params = rpc::of_task(task);
         if self.endpoint.streaming == Streaming::Offered {
-            sleep(PAUSE * failures).await;
+            sleep(pause).await;
             course.resumed = true;
             let resubscribed = self.hear(Call::Resubscribe, &params, course).await;
             if course.transcript.is_over() {
@@ -182,7 +226,7 @@ impl Talk<'_> {
 
     /// Makes a call and applies all updates of its answer.
     async fn hear(&self, call: Call, params: &Value, course: &mut Course) -> Result<()> {
-        let body = rpc::body(self.endpoint.version, call, params);
+        let body = rpc::body(self.endpoint, call, params);
         let body = course.attachments.fill(&body).await?;
         let request = rpc::request(self.http, self.settings, self.endpoint, body);
         let answer = self.http.answer(request).await?;
@@ -212,6 +256,7 @@ impl Talk<'_> {
 
     async fn take(&self, answer: Value, course: &mut Course) -> Result<()> {
         let result = rpc::result(answer)?;
+        course.heard += 1;
         let update = Update::read(&result).map_err(|error| {
             AdapterError::new("upstream_error", format!("the agent's answer is {error}"))
         })?;
@@ -223,7 +268,7 @@ impl Talk<'_> {
             self.events.send(event).await;
         }
         if let (None, Some(task)) = (&course.undo, &course.transcript.ids.task) {
-            let cancel = rpc::body(self.endpoint.version, Call::Cancel, &rpc::of_task(task));
+            let cancel = rpc::body(self.endpoint, Call::Cancel, &rpc::of_task(task));
             let cancel = cancel.to_string();
             let cancel = rpc::request(self.http, self.settings, self.endpoint, cancel);
             course.undo = Some(CancelOnDrop::new(self.http, cancel));

@@ -83,5 +83,5 @@ pub(crate) async fn adapter(config: Value) -> A2a {
 }
 
 pub(crate) fn config(url: &str) -> Value {
-    json!({"url": url, "token": "t0ken", "poll_seconds": 0.05, "silence_seconds": 20.0})
+    json!({"url": url, "token": "t0ken", "poll_seconds": 0.05, "silence_seconds": 20.0, "patience_seconds": 2.0})
 }
