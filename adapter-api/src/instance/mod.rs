@@ -13,6 +13,8 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use cancels::Cancels;
+
 use crate::export::{HostLink, Reply};
 use crate::guard::{Guarded, caught};
 use crate::host::Create;
@@ -36,6 +38,7 @@ struct Shared<A> {
     host: Host,
     adapter: OnceCell<A>,
     calls: Mutex<HashMap<u64, AbortHandle>>,
+    cancels: Cancels,
     closing: AtomicBool,
     /// Cancelled after the adapter's own shutdown has returned.
     stop: CancellationToken,
@@ -95,6 +98,7 @@ impl<A: ExecutionAdapter> Instance<A> {
                 host: Host::attached(link, create),
                 adapter: OnceCell::new(),
                 calls: Mutex::default(),
+                cancels: Cancels::default(),
                 closing: AtomicBool::new(false),
                 stop: CancellationToken::new(),
             }),
@@ -155,7 +159,13 @@ impl<A: ExecutionAdapter> Shared<A> {
             "execute" => self.execute(call, op, payload).await,
             "cancel" => {
                 let request: CancelRequest = arguments(op, &payload)?;
-                let cancelled = self.adapter()?.cancel(&request.task_id).await?;
+                // Before the adapter: its execution can end before its answer.
+                let asked = self.cancels.ask(Some(&request.task_id));
+                let cancelled = self.adapter()?.cancel(&request.task_id).await;
+                if !matches!(cancelled, Ok(true)) {
+                    self.cancels.take_back(&asked);
+                }
+                let cancelled = cancelled?;
                 answer(op, &CancelAnswer { cancelled })
             }
             "steer" => {
@@ -203,6 +213,7 @@ impl<A: ExecutionAdapter> Shared<A> {
 
     async fn shutdown(&self) -> Result<Vec<u8>> {
         self.closing.store(true, Ordering::SeqCst);
+        self.cancels.ask(None);
         let result = match self.adapter.get() {
             Some(adapter) => Guarded::new(adapter.shutdown()).await.and_then(|r| r),
             None => Ok(()),
@@ -236,10 +247,11 @@ impl<A: ExecutionAdapter> Shared<A> {
         );
         let started = Instant::now();
         let meta = request.meta.clone();
+        let begun = self.cancels.begin(call, &request.task_id);
         let execution = adapter.execute(request, self.host.events_of(call));
         let run = Guarded::new(trace::within(meta, execution).instrument(span));
         let mut result = tokio::select! {
-            result = run => result.and_then(|result| result)?,
+            result = run => begun.ended(result.and_then(|result| result))?,
             () = tokio::time::sleep(limit.min(LONGEST_EXECUTION)) => {
                 let text = format!("no result within {seconds} s");
                 return Err(AdapterError::new("timeout", text));
@@ -280,5 +292,6 @@ fn agree_on_interfaces<A: ExecutionAdapter>(adapter: &A) -> Result<()> {
     Ok(())
 }
 
+mod cancels;
 #[cfg(test)]
 mod tests;
