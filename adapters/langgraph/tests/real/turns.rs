@@ -224,9 +224,10 @@ async fn half_a_character_ends_the_run_of_the_server_with_its_reason() {
     let ran = bench.say("ODDLY please").await;
     // Its own serializer refuses what its model wrote.
     ran.failed_with("adapter_error", "surrogates not allowed");
+    // Its text arrives before the end, or not at all.
+    let output = ran.output();
     assert!(
-        ["", "po\u{fffd}ng: ODDLY please"].contains(&ran.output()),
-        "{}",
-        ran.output()
+        output.is_empty() || output.ends_with("ng: ODDLY please"),
+        "{output}"
     );
 }
