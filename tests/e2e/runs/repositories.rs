@@ -4,23 +4,77 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
 
+/// Posts a run of a repository that is refused for a reason.
+async fn refused(api: &Api, url: &str, reason: &str) {
+    let (status, answer) = api.post("/api/v1/runs", &json!({"repoUrl": url})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{url}: {answer}");
+    assert_eq!(answer["details"][0]["field"], "repoUrl", "{url}: {answer}");
+    let said = answer["details"][0]["message"].as_str().unwrap();
+    assert!(said.contains(reason), "{url}: {said}");
+    assert!(!said.contains("pw"), "{said}");
+}
+
+/// A list is the only one: it narrows what is allowed without it.
+#[tokio::test]
+async fn a_list_of_repositories_is_the_only_one() {
+    let own = "[runs]\nrepositories = [\"https://git.example.com/team\"]\n";
+    let bridge = Bridge::configured(own, &[]).await;
+    for url in [
+        "https://github.com/rust-lang/log",
+        "https://git.example.com/other/a",
+        "https://git.example.com/team-evil/a",
+        "http://git.example.com/team/a",
+    ] {
+        refused(&bridge.api, url, "is not in runs.repositories").await;
+    }
+    bridge.stop().await;
+}
+
 #[tokio::test]
 async fn repositories_that_may_not_be_used_are_refused_or_end_the_run() {
     let origin = Origin::new();
     let bridge = Bridge::configured(&origin.settings(), &[]).await;
     let api = &bridge.api;
-    for url in [
-        "",
-        "ext::sh -c id",
-        "--upload-pack=id",
-        "https://user:pw@example.org/a",
-        "file:///etc",
-        "/etc",
+    // The reason, and what a caller or an operator can do.
+    for (url, reason) in [
+        ("", "must not be empty"),
+        ("ext::sh -c id", "contains a space"),
+        ("ext::sh", "selects a transport helper (::)"),
+        ("--upload-pack=id", "could be an option"),
+        ("ssh://-oProxyCommand=id/a", "could be an option"),
+        ("shop", "one such as https://host/path was expected"),
+        ("https://example.org/a?b", "neither a query nor a fragment"),
+        ("https://example.org/a%2f..%2fb", "encoded separators"),
+        (
+            "https://user:pw@example.org/a",
+            "sets credentials in runs.authorization",
+        ),
+        (
+            "ftp://example.org/a",
+            "has the scheme ftp; https was expected",
+        ),
+        (
+            "http://example.org/a",
+            "begins with http://, which is allowed only where runs.repositories names it",
+        ),
+        (
+            "ssh://git@example.org/a",
+            "begins with ssh://, which is allowed only where runs.repositories names it",
+        ),
+        (
+            "https://10.0.0.1/a",
+            "10.0.0.1 is a private address and not in callback.allow",
+        ),
+        ("https://169.254.169.254/a", "and not in callback.allow"),
+        ("file:///etc", "not one of a folder below runs.local_roots"),
+        ("/etc", "not one of a folder below runs.local_roots"),
     ] {
-        let (status, answer) = api.post("/api/v1/runs", &json!({"repoUrl": url})).await;
-        assert_eq!(status, StatusCode::BAD_REQUEST, "{url}: {answer}");
-        assert_eq!(answer["details"][0]["field"], "repoUrl", "{url}: {answer}");
+        refused(api, url, reason).await;
     }
+    let empty = origin.root.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let url = format!("file://{}", empty.display());
+    refused(api, &url, "names a folder without a repository").await;
     let hook = origin.path().join("hooks/pre-receive");
     std::fs::create_dir_all(hook.parent().unwrap()).unwrap();
     std::fs::write(&hook, "#!/bin/sh\n").unwrap();

@@ -74,8 +74,20 @@ pub enum BadRule {
 pub enum RefusedUrl {
     #[error("the address of the repository {0}")]
     Form(&'static str),
-    #[error("{0}: addresses are refused unless runs.repositories names them")]
+    /// It is none of those in a list that is not empty.
+    #[error(
+        "the address of the repository is not in runs.repositories, which names all that are allowed"
+    )]
+    NotListed,
+    #[error(
+        "the address of the repository begins with {0}://, which is allowed only where runs.repositories names it"
+    )]
     NotNamed(String),
+    #[error(
+        "the address of the repository has the scheme {0}; https was expected, or http or ssh where runs.repositories \
+         names it"
+    )]
+    Scheme(String),
     #[error(transparent)]
     Guard(#[from] Refused),
 }
@@ -95,7 +107,9 @@ const OPTION: RefusedUrl =
 const HELPER: RefusedUrl = RefusedUrl::Form("selects a transport helper (::)");
 const SHAPE: RefusedUrl =
     RefusedUrl::Form("is not a URL; one such as https://host/path was expected");
-const CREDENTIALS: RefusedUrl = RefusedUrl::Form("contains a user name or password");
+const CREDENTIALS: RefusedUrl = RefusedUrl::Form(
+    "contains a user name or password; the operator sets credentials in runs.authorization",
+);
 const PARTS: RefusedUrl =
     RefusedUrl::Form("must have a host and a path, and neither a query nor a fragment");
 const ENCODING: RefusedUrl =
@@ -166,7 +180,7 @@ impl UrlRules {
         let is_ssh = match url.scheme() {
             "https" | "http" => false,
             "ssh" => true,
-            other => return Err(RefusedUrl::NotNamed(other.to_owned())),
+            other => return Err(RefusedUrl::Scheme(other.to_owned())),
         };
         if !has_host_and_path(url) {
             return Err(PARTS);
@@ -183,7 +197,10 @@ impl UrlRules {
         let checked = pattern::checked(place(url.clone())).ok_or(SHAPE)?;
         let is_public = url.scheme() == "https" && self.named.is_empty();
         if !is_public && !self.named.iter().any(|pattern| pattern.allows(&checked)) {
-            return Err(RefusedUrl::NotNamed(url.scheme().to_owned()));
+            return Err(match self.named.is_empty() {
+                true => RefusedUrl::NotNamed(url.scheme().to_owned()),
+                false => RefusedUrl::NotListed,
+            });
         }
         if !is_ssh {
             self.guard.check_url(url)?;

@@ -6,12 +6,13 @@ use super::*;
 const REFUSED: &str = "
     begins-with-a-dash -u --upload-pack=touch ssh://-oProxyCommand=id/a ssh://-oa@git.example.com/team/a
     transport-helper ext::sh ext::sh%20-c%20id fd::17/foo https::https://example.com/a
-    unless-runs.repositories ext://sh/a fd://17/a host:a git://example.com/a ftp://example.com/a javascript:a
-        rsync://example.com/a http://example.com/a http://git.example.com/teams http://git.example.com/team/../a
+    https-was-expected,-or-http-or-ssh-where-runs.repositories ext://sh/a fd://17/a host:a git://example.com/a
+        ftp://example.com/a javascript:a rsync://example.com/a
+    not-in-runs.repositories http://example.com/a http://git.example.com/teams http://git.example.com/team/../a
         http://git.example.com:81/team/a http://git.example.com.evil/team/a ssh://git@example.com/a
         ssh://root@git.example.com/team/a
     was-expected example.com/a ../a a ~/a git@example.com:a https:///
-    user-name-or-password ssh://git:x@git.example.com/team/a https://user@example.com/a
+    user-name-or-password;-the-operator-sets-credentials-in-runs.authorization ssh://git:x@git.example.com/team/a https://user@example.com/a
         https://user:pass@example.com/a https://:pass@example.com/a
     neither-a-query https://example.com https://example.com/a?b https://example.com/a#b file://server/share
     encoded https://example.com/a%2f..%2fb https://example.com/%252e%252e/b https://example.com/a%00
@@ -74,6 +75,15 @@ fn addresses_that_could_mean_anything_else_are_refused() {
         refused += 1;
     }
     assert!(refused > 50, "{refused}");
+    // Without a list, only https is allowed.
+    for (text, scheme) in [
+        ("http://git.example.com/team/a", "http://"),
+        ("ssh://git@git.example.com/team/a", "ssh://"),
+    ] {
+        let error = open.check(text).unwrap_err().to_string();
+        let wanted = format!("{scheme}, which is allowed only where runs.repositories names it");
+        assert!(error.contains(&wanted), "{error}");
+    }
     let long = format!("https://example.com/{}", "a".repeat(2048));
     for text in [
         "",
