@@ -145,6 +145,54 @@ fn a_tool_is_connected_and_disconnected_after_its_change_is_shown() {
     assert!(plugin.is_file());
 }
 
+/// A project is written by others: its links do not choose the file that is changed, and a pipe in the place of a file is
+/// not waited for. The user's own links lead where the user wants.
+#[test]
+fn only_a_regular_file_is_changed_and_none_that_a_project_links_to() {
+    let project = Project::new(&[]);
+    let outside = project.home.path().join("outside.json");
+    let own = project.home.path().join(".claude");
+    for folder in [&project.path(".claude"), &own] {
+        fs::create_dir(folder).unwrap();
+    }
+    let settings = project.path(".claude/settings.json");
+    let user = own.join("settings.json");
+    for link in [&settings, &user] {
+        std::os::unix::fs::symlink(&outside, link).unwrap();
+    }
+    let refused = |arguments: &[&str], reason: &str| {
+        let output = project.connect(arguments);
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(reason), "{arguments:?}: {said}");
+    };
+    let dangling = "is a link to a file that does not exist; create that file, or remove the link";
+    refused(&["claude-code", "--yes"], dangling);
+    refused(&["claude-code", "--user", "--yes"], dangling);
+    assert!(!outside.exists() && settings.is_symlink() && user.is_symlink());
+
+    fs::write(&outside, "{}\n").unwrap();
+    refused(
+        &["claude-code", "--yes"],
+        "it leads out of this folder by a link",
+    );
+    assert_eq!(fs::read_to_string(&outside).unwrap(), "{}\n");
+    let connected = project.connect(&["claude-code", "--user", "--yes"]);
+    assert!(connected.status.success(), "{connected:?}");
+    assert!(user.is_symlink());
+    let changed = fs::read_to_string(&outside).unwrap();
+    assert!(changed.contains("forg emit --event Stop"), "{changed}");
+
+    fs::remove_file(&settings).unwrap();
+    let mode = rustix::fs::Mode::RWXU;
+    rustix::fs::mkfifoat(rustix::fs::CWD, &settings, mode).unwrap();
+    refused(&["claude-code", "--yes"], "it is not a regular file");
+    fs::remove_file(&settings).unwrap();
+    fs::write(&settings, " ".repeat(5 << 20)).unwrap();
+    refused(&["claude-code", "--yes"], "it is larger than 4194304 bytes");
+    assert!(project.connect(&["opencode", "--yes"]).status.success());
+}
+
 #[test]
 fn a_change_of_another_process_while_it_asks_is_kept() {
     let project = Project::new(&[]);

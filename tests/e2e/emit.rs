@@ -52,25 +52,25 @@ pub(super) async fn forg(
     output.await.unwrap().unwrap()
 }
 
-fn code(output: &Output) -> i32 {
+pub(super) fn code(output: &Output) -> i32 {
     output.status.code().unwrap()
 }
 
 /// Agent with one answer to all requests.
-struct Fake {
-    sink: CallbackSink,
-    home: TempDir,
+pub(super) struct Fake {
+    pub(super) sink: CallbackSink,
+    pub(super) home: TempDir,
 }
 
 impl Fake {
-    async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         Self {
             sink: CallbackSink::start().await,
             home: tempfile::tempdir().unwrap(),
         }
     }
 
-    fn answer(&self, members: &Value) {
+    pub(super) fn answer(&self, members: &Value) {
         self.sink.answer(Answer::status(200).body(started(members)));
     }
 
@@ -81,11 +81,11 @@ impl Fake {
         forg(self.home.path(), &variables, &arguments, input).await
     }
 
-    async fn hook(&self, event: &str) -> Output {
+    pub(super) async fn hook(&self, event: &str) -> Output {
         self.emit(&["--event", event], &self.input()).await
     }
 
-    fn transcript(&self) -> String {
+    pub(super) fn transcript(&self) -> String {
         self.home.path().join("t.jsonl").display().to_string()
     }
 
@@ -112,7 +112,7 @@ fn started(members: &Value) -> String {
 }
 
 /// Line of a transcript.
-fn message(id: &str) -> String {
+pub(super) fn message(id: &str) -> String {
     let usage = json!({
         "input_tokens": 25, "cache_creation_input_tokens": 3, "cache_read_input_tokens": 7, "output_tokens": 12,
     });
@@ -120,7 +120,7 @@ fn message(id: &str) -> String {
     format!("{}\n", json!({"type": "assistant", "message": message}))
 }
 
-fn records(received: &[Received]) -> Vec<Value> {
+pub(super) fn records(received: &[Received]) -> Vec<Value> {
     let emitted = received.iter().filter(|one| one.path == "/emit");
     emitted
         .map(|one| serde_json::from_slice(&one.body).unwrap())

@@ -43,6 +43,7 @@ mod files;
 mod floods;
 mod foreign_pages;
 mod forg;
+mod forg_files;
 mod generations;
 mod git;
 mod harness;

@@ -423,6 +423,11 @@ fn each_rule_can_fail() {
             "//! a\nfn a(c: char) { c.is_control() }",
             "is_control may occur only in",
         ),
+        (
+            "bridge/src/cli/forg/connect/a.rs",
+            "//! a\nfn a() { std::fs::write(a, b); }",
+            "fs may occur only in",
+        ),
     ];
     for (path, text, wanted) in table {
         let found = check(path, text).join("\n");

@@ -1,21 +1,21 @@
 //! Place of the token of this user: the keychain of the system, through the system's own program, or a file that is
 //! encrypted with a key of the environment. The token is passed through pipes, never in arguments.
 
-use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use clap::ValueEnum;
 use secrecy::{ExposeSecret as _, SecretString};
-use tempfile::Builder;
 
 use super::super::Environment;
+use super::files::{self, Access};
 use forge_base::vault::{KeySource, Vault};
 
 /// Context of the encrypted token.
 const SEALED: &str = "forg-token";
+/// Maximum size of the file with it.
+const TOKEN_BYTES: u64 = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub(super) enum Kind {
@@ -108,20 +108,8 @@ impl Keystore {
             Keystore::Os(keychain) => keychain.keep(token).map(drop),
             Keystore::File { file, vault } => {
                 let sealed = vault.seal(SEALED, token.expose_secret().as_bytes());
-                let write = || {
-                    let folder = file.parent().unwrap_or(file);
-                    DirBuilder::new()
-                        .recursive(true)
-                        .mode(0o700)
-                        .create(folder)?;
-                    let own = Permissions::from_mode(0o600);
-                    let mut draft = Builder::new().permissions(own).tempfile_in(folder)?;
-                    draft.write_all(&sealed)?;
-                    draft.as_file().sync_all()?;
-                    draft.persist(file)?;
-                    Ok(())
-                };
-                write().map_err(|source| Error::Access {
+                let kept = files::replace(file, &sealed, Access::Private);
+                kept.map_err(|source| Error::Access {
                     file: file.clone(),
                     source,
                 })
@@ -134,12 +122,13 @@ impl Keystore {
         match self {
             Keystore::Os(keychain) => keychain.token(),
             Keystore::File { file, vault } => {
-                let sealed = match fs::read(file) {
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-                    sealed => sealed.map_err(|source| Error::Access {
-                        file: file.clone(),
-                        source,
-                    })?,
+                let sealed = files::read(file, TOKEN_BYTES);
+                let sealed = sealed.map_err(|source| Error::Access {
+                    file: file.clone(),
+                    source,
+                })?;
+                let Some(sealed) = sealed else {
+                    return Ok(None);
                 };
                 let unreadable = || Error::Unseal(file.clone());
                 let plain = vault.unseal(SEALED, &sealed).map_err(|_| unreadable())?;

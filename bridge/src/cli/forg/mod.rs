@@ -5,6 +5,7 @@ mod activate;
 mod agent;
 mod connect;
 mod emit;
+mod files;
 mod hook;
 mod keystore;
 mod rules;

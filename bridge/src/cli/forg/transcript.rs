@@ -2,15 +2,15 @@
 //! else of it is kept. The last message that was reported is noted in a file of the user's state folder, so that no hook
 //! reports a message again.
 
-use forge_adapter_api::foreign_json;
-use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use forge_adapter_api::foreign_json;
 use serde::Deserialize;
 
 use super::super::Environment;
+use super::files::{self, Access};
 use forge_base::digest::{hex, sha256};
 
 /// Ends of the file that are read, until the last reported message is found.
@@ -112,10 +112,7 @@ impl Transcript {
         if self.reported.as_deref() == Some(newest) {
             return Ok(());
         }
-        if let Some(folder) = mark.parent() {
-            fs::create_dir_all(folder)?;
-        }
-        fs::write(mark, newest)
+        files::replace(mark, newest.as_bytes(), Access::Private)
     }
 
     /// Removes the note of a session that has ended, and those of sessions that are long over.
@@ -123,20 +120,7 @@ impl Transcript {
         let Some(mark) = &self.mark else {
             return Ok(());
         };
-        let old = SystemTime::now() - MARK_LIFE;
-        for entry in mark
-            .parent()
-            .map(fs::read_dir)
-            .transpose()?
-            .into_iter()
-            .flatten()
-        {
-            let entry = entry?;
-            if entry.path() == *mark || entry.metadata()?.modified()? < old {
-                fs::remove_file(entry.path())?;
-            }
-        }
-        Ok(())
+        files::remove_old(mark, SystemTime::now() - MARK_LIFE)
     }
 }
 
@@ -153,28 +137,19 @@ fn mark(environment: &Environment, session_id: &str) -> Option<PathBuf> {
 }
 
 fn noted(mark: &Path) -> Option<String> {
-    let mut text = String::new();
     // Without a readable mark, the newest message is reported; the agent drops it if it knows it.
-    let file = File::open(mark).ok()?;
-    file.take(MARK_BYTES).read_to_string(&mut text).ok()?;
-    Some(text)
+    let text = files::read(mark, MARK_BYTES).ok()??;
+    String::from_utf8(text).ok()
 }
 
 /// Whole lines at the end of the file, and true if they are all of it. A file that is missing has none.
 fn tail(path: &Path, bytes: u64) -> io::Result<(Vec<u8>, bool)> {
-    let mut file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((Vec::new(), true)),
-        file => file?,
-    };
-    let start = file.metadata()?.len().saturating_sub(bytes);
-    file.seek(SeekFrom::Start(start))?;
-    let mut read = Vec::new();
-    file.take(bytes).read_to_end(&mut read)?;
-    if start > 0 {
+    let (mut read, is_whole) = files::read_end(path, bytes)?;
+    if !is_whole {
         let cut = read.iter().position(|byte| *byte == b'\n');
         read.drain(..cut.map_or(read.len(), |cut| cut + 1));
     }
-    Ok((read, start == 0))
+    Ok((read, is_whole))
 }
 
 /// Line of the transcript with an answer of the model. One answer has a line for each of its blocks.
@@ -220,8 +195,6 @@ fn messages_of(lines: &str) -> Vec<Message> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
-
     use serde_json::json;
     use tempfile::TempDir;
 
@@ -251,8 +224,11 @@ mod tests {
 
         fn append(&self, text: &str) {
             let path = self.folder.path().join("t.jsonl");
-            let file = File::options().create(true).append(true).open(path);
-            file.unwrap().write_all(text.as_bytes()).unwrap();
+            let mut whole = files::read(&path, u64::MAX - 1)
+                .unwrap()
+                .unwrap_or_default();
+            whole.extend_from_slice(text.as_bytes());
+            files::replace(&path, &whole, Access::Umask).unwrap();
         }
 
         fn read(&self) -> Transcript {

@@ -3,20 +3,20 @@
 mod claude;
 
 use std::env;
-use std::fs::{self, Permissions};
-use std::io::{self, IsTerminal as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
+use std::io::{self, IsTerminal as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, ValueEnum};
-use tempfile::Builder;
 
 use super::super::screen::Tone;
 use super::super::{Context, FAILED, lines};
+use super::files::{self, Access};
 use forge_base::edit_lock::EditLock;
-use forge_base::folder_lock::parent;
+
+/// Maximum size of a file of a tool.
+const SETTINGS_BYTES: u64 = 4 * 1024 * 1024;
 
 /// Plugin of OpenCode; its first line identifies it.
 const PLUGIN: &str = include_str!("opencode.js");
@@ -43,7 +43,11 @@ enum Tool {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<ExitCode> {
-    let path = path(context, arguments)?;
+    let shown = path(context, arguments)?;
+    // The authors of a project have made its links; a link of the user leads where the user wants.
+    let within = (!arguments.user).then(|| Path::new("."));
+    let path = files::resolve(&shown, within);
+    let path = path.with_context(|| format!("cannot use {}", shown.display()))?;
     let (old, new) = change(&path, arguments)?;
     let screen = context.screen();
     if old == new {
@@ -51,10 +55,10 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             true => "not connected",
             false => "connected",
         };
-        screen.line(format_args!("{}: {state}, no change", path.display()))?;
+        screen.line(format_args!("{}: {state}, no change", shown.display()))?;
         return Ok(ExitCode::SUCCESS);
     }
-    screen.line(screen.paint(Tone::Strong, path.display()))?;
+    screen.line(screen.paint(Tone::Strong, shown.display()))?;
     let (before, after) = (
         old.as_deref().unwrap_or_default(),
         new.as_deref().unwrap_or_default(),
@@ -87,14 +91,10 @@ type Texts = (Option<String>, Option<String>);
 
 /// Reads the file, and says how it is to be.
 fn change(path: &Path, arguments: &Arguments) -> anyhow::Result<Texts> {
-    let old = match fs::read_to_string(path) {
-        Ok(text) => Some(text),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-        Err(error) => {
-            let error = anyhow::Error::new(error);
-            return Err(error.context(format!("cannot read {}", path.display())));
-        }
-    };
+    let cannot_read = || format!("cannot read {}", path.display());
+    let old = files::read(path, SETTINGS_BYTES).with_context(cannot_read)?;
+    let old = old.map(String::from_utf8).transpose();
+    let old = old.with_context(cannot_read)?;
     let new = match (arguments.tool, arguments.remove) {
         (Tool::ClaudeCode, remove) => claude::changed(old.as_deref().unwrap_or_default(), !remove)
             .with_context(|| format!("{} is left as it is", path.display()))?,
@@ -113,7 +113,7 @@ fn change(path: &Path, arguments: &Arguments) -> anyhow::Result<Texts> {
 /// was asked about it.
 fn make(path: &Path, arguments: &Arguments, shown: &Texts) -> anyhow::Result<()> {
     let cannot_write = || format!("cannot write {}", path.display());
-    fs::create_dir_all(parent(path)).with_context(cannot_write)?;
+    files::make_folder_of(path, Access::Umask).with_context(cannot_write)?;
     let _lock = EditLock::take(path)?;
     let now = change(path, arguments)?;
     if now != *shown && !arguments.yes {
@@ -124,8 +124,8 @@ fn make(path: &Path, arguments: &Arguments, shown: &Texts) -> anyhow::Result<()>
     }
     let (old, new) = now;
     match new {
-        Some(text) => write(path, &text),
-        None if old.is_some() => fs::remove_file(path),
+        Some(text) => files::replace(path, text.as_bytes(), Access::Umask),
+        None if old.is_some() => files::remove(path),
         None => Ok(()),
     }
     .with_context(cannot_write)
@@ -153,25 +153,4 @@ fn path(context: &Context, arguments: &Arguments) -> anyhow::Result<PathBuf> {
             config.join("opencode/plugins/forg.js")
         }
     })
-}
-
-/// Replaces the file as a whole. A link to it stays, and so do its permissions.
-fn write(path: &Path, text: &str) -> io::Result<()> {
-    let path = match path.canonicalize() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
-        path => path?,
-    };
-    // The umask decides for a new file.
-    let readable = Permissions::from_mode(0o666);
-    let mut draft = Builder::new()
-        .permissions(readable)
-        .tempfile_in(parent(&path))?;
-    draft.write_all(text.as_bytes())?;
-    if path.exists() {
-        let kept = fs::metadata(&path)?.permissions();
-        draft.as_file().set_permissions(kept)?;
-    }
-    draft.as_file().sync_all()?;
-    draft.persist(&path).map_err(|error| error.error)?;
-    Ok(())
 }

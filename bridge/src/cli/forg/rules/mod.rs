@@ -3,7 +3,6 @@
 
 mod list;
 
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::super::screen::Tone;
 use super::super::{Context, FAILED};
+use super::files;
 use forge_base::{json as bounded, time};
 use forge_signals::evaluate::teams_of_users;
 use forge_signals::rule::{Action, RULES_BYTES, SCHEMA};
@@ -85,7 +85,7 @@ fn test(
     let mut lines: Box<dyn BufRead> = match records.as_os_str() == "-" {
         true => Box::new(BufReader::new(io::stdin())),
         false => {
-            let file = File::open(records);
+            let file = files::stream(records);
             let file = file.with_context(|| format!("cannot read {}", records.display()))?;
             Box::new(BufReader::new(file))
         }
@@ -124,7 +124,7 @@ fn test(
 
 fn contents(path: &Path, limit: usize) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    let file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let file = files::stream(path).with_context(|| format!("cannot read {}", path.display()))?;
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
