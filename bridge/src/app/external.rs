@@ -29,6 +29,7 @@ pub(super) fn check(config: &Config) -> anyhow::Result<()> {
 
 /// Checks the files of the services. While one has an error, a running bridge keeps the services that it has.
 pub(super) fn check_files(config: &Config, findings: &mut Findings) {
+    let trust = config.plugin.trust;
     let config = &config.external;
     // Names the file by a path that the reader can open.
     let line = |found: &Diagnostic| {
@@ -41,7 +42,11 @@ pub(super) fn check_files(config: &Config, findings: &mut Findings) {
         }
         line
     };
-    match Catalog::load(&config.root, config.policies.keys().map(String::as_str)) {
+    match Catalog::load(
+        &config.root,
+        trust,
+        config.policies.keys().map(String::as_str),
+    ) {
         Ok(catalog) => {
             let found = catalog.diagnostics.iter().map(line);
             findings.warnings.extend(found);
@@ -76,6 +81,7 @@ pub(super) async fn open(
     let setup = Setup {
         config: config.external.clone(),
         net: config.net.clone(),
+        trust: config.plugin.trust,
         launcher,
         environment,
         spans,

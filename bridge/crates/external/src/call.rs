@@ -289,7 +289,9 @@ impl Prepared {
             Message::Http(message) => message.send(external.client(), deadline, bytes).await,
             Message::Program(message, program) => {
                 let launcher = external.launcher();
-                message.send(launcher, program, deadline, bytes).await
+                message
+                    .send(external.trust(), launcher, program, deadline, bytes)
+                    .await
             }
             Message::Grpc(message, server) => message.send(server, deadline, bytes).await,
         }

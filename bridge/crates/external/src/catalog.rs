@@ -8,6 +8,7 @@ use crate::diagnostic::Diagnostic;
 use crate::files;
 use crate::manifest::{self, Entry, EntryKind, MANIFEST_BYTES, Manifest};
 use crate::registry::{self, REGISTRY, ROOT_MANIFEST, RegistryError};
+use forge_base::ownership::{Objection, Trust};
 
 /// Policy names that need no definition.
 pub const BUILT_IN_POLICIES: [&str; 3] = ["public", "user", "system"];
@@ -20,25 +21,31 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// Reads the services of a root folder; all errors if there is one. `policies` are the names that the settings
-    /// define.
+    /// Reads the services of a root folder; all errors if there is one. `trust` is the policy for files that other users
+    /// can change. `policies` are the names that the settings define.
     pub fn load<'a>(
         root: &Path,
+        trust: Trust,
         policies: impl IntoIterator<Item = &'a str>,
     ) -> Result<Self, Vec<Diagnostic>> {
         let mut catalog = Self::default();
         let mut errors = Vec::new();
-        match registry::load(root) {
-            Ok(manifests) => manifests
-                .into_iter()
-                .for_each(|manifest| catalog.add(manifest)),
+        let mut objections = Vec::new();
+        match registry::load_owned(root) {
+            Ok((manifests, objection)) => {
+                objections.extend(objection.map(|objection| (objection, REGISTRY)));
+                manifests
+                    .into_iter()
+                    .for_each(|manifest| catalog.add(manifest));
+            }
             Err(RegistryError::Invalid(found)) => errors.extend(found),
             Err(error) => errors.push(unreadable(&error, REGISTRY)),
         }
         let file = root.join(ROOT_MANIFEST);
-        match files::read(&file, MANIFEST_BYTES) {
+        match files::read_owned(&file, MANIFEST_BYTES) {
             Ok(None) => {}
-            Ok(Some(bytes)) => {
+            Ok(Some((bytes, objection))) => {
+                objections.extend(objection.map(|objection| (objection, ROOT_MANIFEST)));
                 let checked = manifest::read(&bytes);
                 let found = checked
                     .diagnostics
@@ -52,6 +59,13 @@ impl Catalog {
                 }
             }
             Err(error) => errors.push(unreadable(&error, ROOT_MANIFEST)),
+        }
+        for (objection, file) in objections {
+            let found = untrusted(&objection, trust).within(file);
+            match found.is_error() {
+                true => errors.push(found),
+                false => catalog.diagnostics.push(found),
+            }
         }
         if !errors.is_empty() {
             return Err(errors);
@@ -120,6 +134,16 @@ impl Catalog {
         let manifest = self.service(service)?;
         Some((manifest, manifest.entry(kind, name)?))
     }
+}
+
+/// Another user could name the programs and addresses that are called.
+fn untrusted(objection: &Objection, trust: Trust) -> Diagnostic {
+    let (code, message) = ("FORGE_EXTERNAL_FILE_UNTRUSTED", objection.to_string());
+    let found = match trust {
+        Trust::Enforce => Diagnostic::error(code, message),
+        Trust::Warn => Diagnostic::warning(code, message),
+    };
+    found.hint("The bridge refuses such a file, unless plugin.trust is \"warn\".")
 }
 
 fn unreadable(error: &dyn std::error::Error, file: &str) -> Diagnostic {

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags, open};
 use tempfile::Builder;
 
 use forge_base::failpoint;
+use forge_base::ownership::{self, LastLink, Objection};
 
 /// Reads a regular file of at most `limit` bytes; `None` if there is no such file.
 pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
@@ -19,6 +20,10 @@ pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
         Err(rustix::io::Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error.into()),
     };
+    contents(file, limit).map(Some)
+}
+
+fn contents(file: File, limit: usize) -> io::Result<Vec<u8>> {
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("it is not a regular file"));
     }
@@ -26,8 +31,22 @@ pub(crate) fn read(path: &Path, limit: usize) -> io::Result<Option<Vec<u8>>> {
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     match bytes.len() > limit {
         true => Err(io::Error::other(format!("it is larger than {limit} bytes"))),
-        false => Ok(Some(bytes)),
+        false => Ok(bytes),
     }
+}
+
+/// Reads such a file as the bridge does, which acts on what it says: with the reason why another user can change it, if
+/// there is one.
+pub(crate) fn read_owned(
+    path: &Path,
+    limit: usize,
+) -> io::Result<Option<(Vec<u8>, Option<Objection>)>> {
+    let opened = match ownership::open(&std::path::absolute(path)?, LastLink::Follow) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    let bytes = contents(opened.file, limit)?;
+    Ok(Some((bytes, opened.objections.into_iter().next())))
 }
 
 /// Replaces a file: after a crash it is the old or the new one. Returns false if its content is already this.

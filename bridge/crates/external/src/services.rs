@@ -12,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use forge_base::ownership::Trust;
 use forge_base::reloadable::Reloadable;
 use forge_base::schema::{self, Schema};
 use forge_base::tasks::Rounds;
@@ -43,6 +44,8 @@ const FOLLOW_EVERY: Duration = Duration::from_secs(1);
 pub struct Setup {
     pub config: Config,
     pub net: net::Config,
+    /// Policy for files of services and programs that other users can change.
+    pub trust: Trust,
     /// Starts the services that are programs.
     pub launcher: Launcher,
     /// Environment that `pass_env` takes variables from.
@@ -81,6 +84,7 @@ struct Inner {
     grpc: Option<GrpcClient>,
     /// Set if callers have a JWT.
     tokens: Option<Tokens>,
+    trust: Trust,
     launcher: Launcher,
     environment: BTreeMap<String, String>,
     current: Reloadable<Services>,
@@ -130,6 +134,7 @@ impl External {
                 grpc: client.http2(),
                 client,
                 tokens,
+                trust: setup.trust,
                 launcher: setup.launcher,
                 environment: setup.environment,
                 current: Reloadable::default(),
@@ -168,7 +173,7 @@ impl External {
         // Looked at first: a change while they are read is found the next time.
         *seen = look(&inner.config.root);
         let policies = inner.config.policies.keys().map(String::as_str);
-        match Catalog::load(&inner.config.root, policies) {
+        match Catalog::load(&inner.config.root, inner.trust, policies) {
             Ok(catalog) => {
                 for warning in &catalog.diagnostics {
                     tracing::warn!("external services: {warning}");
@@ -246,6 +251,10 @@ impl External {
 
     pub(crate) fn client(&self) -> &Client {
         &self.inner.client
+    }
+
+    pub(crate) fn trust(&self) -> Trust {
+        self.inner.trust
     }
 
     pub(crate) fn launcher(&self) -> &Launcher {

@@ -408,6 +408,7 @@ fn no_services(root: &Path, tracker: &Tasks) -> External {
             ..external::Config::default()
         },
         net: net::Config::default(),
+        trust: Trust::Warn,
         launcher: launcher(tracker),
         environment: BTreeMap::new(),
         spans: Spans::default(),

@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::screen::{Screen, Tone};
 use super::{Context, FAILED};
+use forge_base::ownership::Trust;
 use forge_external::catalog::Catalog;
 use forge_external::diagnostic::{Diagnostic, Severity, any_error};
 
@@ -146,7 +147,11 @@ impl Workspace {
 
     /// Services, and the diagnostics of reading them; no services if there is an error.
     fn load(&self) -> (Catalog, Vec<Diagnostic>) {
-        match Catalog::load(&self.root, self.policies.iter().map(String::as_str)) {
+        match Catalog::load(
+            &self.root,
+            Trust::Warn,
+            self.policies.iter().map(String::as_str),
+        ) {
             Ok(catalog) => {
                 let diagnostics = catalog.diagnostics.clone();
                 (catalog, diagnostics)

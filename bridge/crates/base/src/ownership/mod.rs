@@ -14,6 +14,7 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, openat, readlinkat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use groups::Groups;
 
@@ -60,6 +61,17 @@ pub enum LastLink {
     Follow,
     /// Opening fails with `FilesystemLoop`.
     Refuse,
+}
+
+/// Policy for a file that other users can write, or that is in a folder that they can write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trust {
+    /// Refuse it.
+    #[default]
+    Enforce,
+    /// Use it with a warning.
+    Warn,
 }
 
 /// Opens a file or folder for reading and checks everything on its absolute path.

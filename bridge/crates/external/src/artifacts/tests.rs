@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::{manifest, registry};
+use forge_base::ownership::Trust;
 
 const BILLING: &str = include_str!("../../../../../tests/fixtures/external/billing.manifest.json");
 
@@ -13,7 +14,12 @@ fn catalog(trees: &[Value]) -> (TempDir, Catalog) {
     for tree in trees {
         registry::import(root.path(), &manifest::check(tree).manifest.unwrap()).unwrap();
     }
-    let catalog = Catalog::load(root.path(), ["billing.read", "billing.write"]).unwrap();
+    let catalog = Catalog::load(
+        root.path(),
+        Trust::Enforce,
+        ["billing.read", "billing.write"],
+    )
+    .unwrap();
     (root, catalog)
 }
 
@@ -176,7 +182,12 @@ fn names_stand_in_the_client_as_literals_only() {
 fn the_client_of_the_documented_manifest_is_the_fixture() {
     let root = TempDir::new().unwrap();
     std::fs::write(root.path().join(registry::ROOT_MANIFEST), BILLING).unwrap();
-    let catalog = Catalog::load(root.path(), ["billing.read", "billing.write"]).unwrap();
+    let catalog = Catalog::load(
+        root.path(),
+        Trust::Enforce,
+        ["billing.read", "billing.write"],
+    )
+    .unwrap();
     let artifacts = generate(&catalog).unwrap();
     let fixture = include_str!("../../../../../tests/fixtures/external/client.ts");
     assert_eq!(artifacts.last().unwrap().content, fixture);

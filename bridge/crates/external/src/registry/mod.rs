@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use forge_base::edit_lock::{EditLock, EditLockError};
+use forge_base::ownership::Objection;
 use forge_base::{failpoint, json};
 
 use crate::canonical;
@@ -52,15 +53,22 @@ pub fn path(root: &Path) -> PathBuf {
 
 /// Imported manifests, sorted by service name; none if there is no registry.
 pub fn load(root: &Path) -> Result<Vec<Manifest>, RegistryError> {
+    load_owned(root).map(|(manifests, _)| manifests)
+}
+
+/// Imported manifests, with the reason why another user can change their file, if there is one.
+pub(crate) fn load_owned(root: &Path) -> Result<(Vec<Manifest>, Option<Objection>), RegistryError> {
     let path = path(root);
-    let bytes = files::read(&path, REGISTRY_BYTES).map_err(|source| RegistryError::Read {
+    let read = files::read_owned(&path, REGISTRY_BYTES);
+    let read = read.map_err(|source| RegistryError::Read {
         path: path.display().to_string(),
         source,
     })?;
-    match bytes {
-        None => Ok(Vec::new()),
-        Some(bytes) => parse(&bytes).map_err(RegistryError::Invalid),
-    }
+    let Some((bytes, objection)) = read else {
+        return Ok((Vec::new(), None));
+    };
+    let manifests = parse(&bytes).map_err(RegistryError::Invalid)?;
+    Ok((manifests, objection))
 }
 
 /// Parses the content of a registry. One bad manifest makes all of it invalid.

@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::catalog::Catalog;
 use crate::manifest::EntryKind;
+use forge_base::ownership::Trust;
 
 fn manifest(name: &str, entries: &[&str]) -> Manifest {
     let entries: Vec<_> = entries
@@ -29,7 +30,7 @@ fn content(root: &TempDir) -> String {
 }
 
 fn load_catalog(root: &TempDir) -> Result<Catalog, Vec<Diagnostic>> {
-    Catalog::load(root.path(), [])
+    Catalog::load(root.path(), Trust::Enforce, [])
 }
 
 fn names(catalog: &Catalog) -> Vec<&str> {
@@ -231,10 +232,68 @@ fn a_policy_that_is_not_defined_is_warned_of() {
     guarded.entries[1].policy = Some("user".to_owned());
     import(root.path(), &guarded).unwrap();
     let found = |policies: &[&'static str]| {
-        Catalog::load(root.path(), policies.iter().copied())
+        Catalog::load(root.path(), Trust::Enforce, policies.iter().copied())
             .unwrap()
             .diagnostics
     };
     assert_eq!(found(&[])[0].code, "FORGE_POLICY_UNKNOWN");
     assert_eq!(found(&["billing.read"]), []);
+}
+
+/// Files that a bridge acts on and another user can change: in a folder of that user, or in one that all can write.
+#[test]
+fn files_that_another_user_can_change_are_refused_or_warned_of() {
+    const CODE: &str = "FORGE_EXTERNAL_FILE_UNTRUSTED";
+    let text = serde_json::to_vec(&manifest("a", &[])).unwrap();
+    for file in [REGISTRY, ROOT_MANIFEST] {
+        let held = TempDir::new().unwrap();
+        let root = held.path().join("root");
+        fs::create_dir(&root).unwrap();
+        match file {
+            REGISTRY => drop(import(&root, &manifest("a", &[])).unwrap()),
+            _ => fs::write(root.join(file), &text).unwrap(),
+        }
+        let load = |trust| Catalog::load(&root, trust, []);
+        assert_eq!(names(&load(Trust::Enforce).unwrap()), ["a"]);
+        let is_root = rustix::process::geteuid().is_root();
+        for (why, is_foreign) in [
+            ("belongs to another user", true),
+            ("is writable by others", false),
+        ] {
+            // Only root can give a folder away.
+            match is_foreign {
+                true if !is_root => continue,
+                true => std::os::unix::fs::chown(&root, Some(65534), None).unwrap(),
+                false => fs::set_permissions(&root, fs::Permissions::from_mode(0o777)).unwrap(),
+            }
+            let refused = load(Trust::Enforce).unwrap_err();
+            assert_eq!((refused.len(), &*refused[0].code), (1, CODE), "{refused:?}");
+            assert!(refused[0].message.contains(why), "{refused:?}");
+            assert!(refused[0].message.contains("/root "), "{refused:?}");
+            let warned = load(Trust::Warn).unwrap();
+            assert_eq!(names(&warned), ["a"]);
+            assert_eq!(warned.diagnostics[0].code, CODE);
+            if is_root {
+                std::os::unix::fs::chown(&root, Some(0), None).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn files_above_their_bounds_are_not_read() {
+    for (file, bound) in [(REGISTRY, REGISTRY_BYTES), (ROOT_MANIFEST, 1024 * 1024)] {
+        let root = TempDir::new().unwrap();
+        let path = root.path().join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let large = fs::File::create(&path).unwrap();
+        large.set_len(bound as u64 + 1).unwrap();
+        let refused = load_catalog(&root).unwrap_err();
+        let wanted = format!("larger than {bound} bytes");
+        assert!(refused[0].message.contains(&wanted), "{refused:?}");
+        // One that fits is read, and is no JSON.
+        large.set_len(bound as u64).unwrap();
+        let refused = load_catalog(&root).unwrap_err();
+        assert!(!refused[0].message.contains("larger"), "{refused:?}");
+    }
 }

@@ -2,6 +2,7 @@
 //! stdout. Dropping the call kills the program and its children.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::{self, Path};
 use std::process::ExitStatus;
 
 use bytes::Bytes;
@@ -10,6 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{ChildStdin, ChildStdout};
 use tokio::time::{Instant, timeout_at};
 
+use forge_base::ownership::{self, LastLink, Objection, Trust};
 use forge_base::trace::{TraceContext, TraceId};
 use forge_process::program::{Launcher, Program, Purpose, RunningProgram};
 
@@ -37,14 +39,22 @@ impl Message {
         }
     }
 
-    /// Starts the program, and waits for its end or the deadline.
+    /// Starts the program, and waits for its end or the deadline. Refuses one that another user can exchange, unless it is
+    /// only warned of.
     pub(crate) async fn send(
         &self,
+        trust: Trust,
         launcher: &Launcher,
         program: &Program,
         deadline: Instant,
         answer_bytes: usize,
     ) -> End {
+        if let Some(objection) = objection(&program.command).await {
+            match trust {
+                Trust::Enforce => return not_started(&objection.to_string()),
+                Trust::Warn => tracing::warn!("external services: {objection}"),
+            }
+        }
         let purpose = Purpose {
             execution: &format!("external/{}", TraceId(self.trace.trace)),
             traceparent: Some(&self.trace.to_string()),
@@ -73,6 +83,17 @@ impl Message {
             retry_after: None,
         }
     }
+}
+
+/// Reason why another user can exchange a program; `None` for one that is searched in `PATH`, or is not there.
+async fn objection(command: &Path) -> Option<Objection> {
+    if command.components().count() < 2 {
+        return None;
+    }
+    let command = command.to_owned();
+    let look = move || ownership::open(&path::absolute(command)?, LastLink::Follow);
+    let opened = tokio::task::spawn_blocking(look).await.ok()?.ok()?;
+    opened.objections.into_iter().next()
 }
 
 fn not_started(reason: &str) -> End {

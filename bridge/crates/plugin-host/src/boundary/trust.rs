@@ -6,7 +6,6 @@ use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use tempfile::NamedTempFile;
 
 use crate::boundary::format;
@@ -14,18 +13,8 @@ use crate::boundary::load_error::LoadError;
 use crate::boundary::loaded_images::LoadedImages;
 use forge_base::digest::{hex, sha256_of};
 use forge_base::failpoint;
+pub use forge_base::ownership::Trust;
 use forge_base::ownership::{self, LastLink};
-
-/// Policy for a file that other users can write, or that is in a folder that they can write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Trust {
-    /// Refuse it.
-    #[default]
-    Enforce,
-    /// Log a warning and load it.
-    Warn,
-}
 
 /// A library that passed the checks, as a private copy.
 pub(crate) struct Vetted {
