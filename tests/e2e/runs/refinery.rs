@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::super::harness::Bridge;
-use super::{Origin, create, ended, events, of, plan, say, task, typed, verified};
+use super::super::harness::{Bridge, until};
+use super::{Origin, command, create, ended, events, of, page, plan, say, task, typed, verified};
 
 /// Check 28.
 #[tokio::test]
@@ -125,6 +125,31 @@ async fn only_commits_that_pass_the_checks_are_pushed() {
     ]);
     assert!(!branches.contains(&run), "{branches}");
     verified(api, &run).await;
+    bridge.stop().await;
+}
+
+/// A check that does not end by itself is ended, and has failed.
+#[tokio::test]
+async fn a_check_ends_at_its_time_limit() {
+    let origin = Origin::new();
+    let checks = "check_timeout = \"300ms\"\nchecks = { \"file://\" = [[\"sleep\", \"600\"]] }\n";
+    let settings = format!("{}{checks}", origin.settings());
+    let bridge = Bridge::configured(&settings, &[]).await;
+    let api = &bridge.api;
+    let run = create(api, &json!({"repoUrl": origin.url()})).await;
+    say(api, &run, &plan(&[task("a", &[], "write a.txt a")])).await;
+    let report = until("the check to fail", async || {
+        let events = page(api, &run, "0").await;
+        let tests = of(&events, "refinery.tests");
+        tests.first().map(|data| data["report"].to_string())
+    })
+    .await;
+    assert!(
+        report.contains("`sleep 600` failed: it did not end within 300ms"),
+        "{report}"
+    );
+    command(api, &run, "cancel").await;
+    ended(api, &run).await;
     bridge.stop().await;
 }
 

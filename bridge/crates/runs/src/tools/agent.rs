@@ -233,3 +233,78 @@ pub fn described(to: AgentType) -> Value {
         .filter(|tool| tool["name"].as_str().is_some_and(|name| offers(to, name)));
     own.collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::agent::Agent;
+    use crate::change::ChangeRequest;
+    use crate::event::CrStatus;
+    use crate::request::Approval;
+    use crate::state::Task;
+
+    /// A run with one task, whose attempt has this number of agents, and with this number of change requests.
+    fn state(agent_type: AgentType, agents: usize, requests: usize) -> State {
+        let mut state = State::new(Timestamp::UNIX_EPOCH, false, Approval::User);
+        let mut task = Task::new("a".to_owned(), agent_type, 1);
+        task.agents = vec![Agent::own(agent_type); agents];
+        state.tasks.insert("a".to_owned(), task);
+        let request = ChangeRequest {
+            id: "cr".to_owned(),
+            title: "t".to_owned(),
+            reason: "r".to_owned(),
+            suggested_changes: String::new(),
+            impact: Vec::new(),
+            addition: None,
+            emitted_by: "a".to_owned(),
+            created_at: Timestamp::UNIX_EPOCH,
+            status: CrStatus::Rejected,
+            rejected_because: None,
+            turns: 0,
+        };
+        state.change_requests = vec![request; requests];
+        state
+    }
+
+    #[test]
+    fn each_bound_of_calls_holds() {
+        use AgentType::{Refinery, SubExecutor, Throwaway, Worker};
+        let spawn = json!({"type": Throwaway, "title": "t", "instructions": "i"});
+        let long =
+            json!({"type": Throwaway, "title": "t", "instructions": "i".repeat(MAX_ARGUMENTS)});
+        let list = |count: usize| json!({"subtasks": vec![json!({"title": "t"}); count]});
+        let request = json!({"title": "t", "reason": "r"});
+        for (by, agents, requests, name, args, refused) in [
+            // The attempt's own agent is one of them.
+            (Worker, 32, 0, SPAWN_AGENT, &spawn, ""),
+            (Worker, 33, 0, SPAWN_AGENT, &spawn, "32 agents were started"),
+            (Worker, 1, 0, SPAWN_AGENT, &long, "more than 65536 bytes"),
+            (Throwaway, 1, 0, SPAWN_AGENT, &spawn, "there is no tool"),
+            (SubExecutor, 1, 0, SET_SUBTASKS, &list(200), ""),
+            (
+                SubExecutor,
+                1,
+                0,
+                SET_SUBTASKS,
+                &list(201),
+                "at most 200 subtasks",
+            ),
+            (Refinery, 1, 99, EMIT_CR, &request, ""),
+            (
+                Refinery,
+                1,
+                100,
+                EMIT_CR,
+                &request,
+                "100 change requests already",
+            ),
+        ] {
+            let called = call(&state(by, agents, requests), "a", 0, name, args);
+            let told = called.err().unwrap_or_default();
+            assert_eq!(told.is_empty(), refused.is_empty(), "{name}: {told}");
+            assert!(told.contains(refused), "{name}: {told}");
+        }
+    }
+}
