@@ -162,6 +162,9 @@ fn settings(config: &Config, skipped: &BTreeSet<&str>) -> Findings {
         findings.note(runs::remotes(config, &guard).map(drop));
         findings.note(runs::checks(config).map(drop));
     }
+    if readable(&["runs", "auth"]) {
+        findings.warnings.extend(runs::inert_bounds(config));
+    }
     if readable(&["runs", "store"]) {
         findings.advice.extend(runs::advice(config));
     }

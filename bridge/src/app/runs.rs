@@ -15,7 +15,7 @@ use forge_net::guard::Guard;
 use forge_process::Children;
 use forge_process::ownership::{self, UserId};
 use forge_process::program::Launcher;
-use forge_runs::git::{self, FolderClaim, Git, Remotes, Unclaimed, UrlRules};
+use forge_runs::git::{self, DownloadBounds, FolderClaim, Git, Remotes, Unclaimed, UrlRules};
 use forge_runs::{Checks, Runs, Setup};
 use forge_store::Store;
 
@@ -100,6 +100,24 @@ pub(super) fn advice(config: &Config) -> Option<String> {
     })
 }
 
+/// Bounds that cannot protect anything as they are set.
+pub(super) fn inert_bounds(config: &Config) -> Vec<String> {
+    let runs = &config.runs;
+    let mut found = Vec::new();
+    if runs.free_bytes == 0 {
+        found.push(
+            "runs.free_bytes is 0: no download and no attempt of a run is ended before the disk is full".to_owned(),
+        );
+    }
+    if runs.max > 0 && config.auth.has_tokens() && !(1..runs.max).contains(&runs.max_per_token) {
+        found.push(format!(
+            "runs.max_per_token ({}) does not keep one caller from taking all places of runs.max ({}): set it to less",
+            runs.max_per_token, runs.max
+        ));
+    }
+    found
+}
+
 /// Rules for the repositories of runs.
 pub(super) fn remotes(config: &Config, guard: &Guard) -> anyhow::Result<Remotes> {
     let runs = &config.runs;
@@ -136,6 +154,10 @@ pub(super) async fn find_git(
         folder: folder(config),
         has_other_users: users.all().next().is_some(),
         timeout: config.runs.git_timeout,
+        download: DownloadBounds {
+            repository_bytes: config.runs.repository_bytes,
+            free_bytes: config.runs.free_bytes,
+        },
         remotes,
     };
     Git::find(setup).await.map_err(|error| error.to_string())
@@ -167,4 +189,38 @@ pub(super) fn open(config: &Config, checks: Checks, parts: Parts) -> Runs {
         tracker: parts.tracker,
         shutdown: parts.shutdown,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_that_protect_nothing_are_named() {
+        for (free_bytes, max, max_per_token, has_tokens, named) in [
+            (1, 200, 100, true, [false, false]),
+            (0, 200, 100, true, [true, false]),
+            (1, 200, 200, true, [false, true]),
+            (1, 200, 0, true, [false, true]),
+            // Without tokens all callers are one.
+            (1, 200, 0, false, [false, false]),
+            (1, 0, 0, true, [false, false]),
+        ] {
+            let mut config = Config::default();
+            config.runs.free_bytes = free_bytes;
+            config.runs.max = max;
+            config.runs.max_per_token = max_per_token;
+            if has_tokens {
+                config.auth.tokens = vec!["a token that is long enough".to_owned().into()];
+            }
+            let found = inert_bounds(&config).concat();
+            let settings = ["runs.free_bytes", "runs.max_per_token"];
+            let found = settings.map(|setting| found.contains(setting));
+            assert_eq!(
+                found, named,
+                "{free_bytes} {max} {max_per_token} {has_tokens}"
+            );
+        }
+        assert!(inert_bounds(&Config::default()).is_empty());
+    }
 }

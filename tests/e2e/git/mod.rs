@@ -120,6 +120,10 @@ fn setup(folder: &Path, push: Push, hooks: LocalHooks) -> Setup {
         folder: folder.join("runs"),
         has_other_users: false,
         timeout: Duration::from_secs(60),
+        download: DownloadBounds {
+            repository_bytes: 1 << 30,
+            free_bytes: 0,
+        },
         remotes: Remotes::new(rules, &BTreeMap::new(), None, push, hooks).unwrap(),
     }
 }

@@ -24,8 +24,14 @@ fn folder(bridge: &Bridge, run: &str) -> PathBuf {
 }
 
 /// A repository of [`SIZE`].
-fn large() -> Origin {
+pub(super) fn large() -> Origin {
     let origin = Origin::new();
+    grow(&origin, "main");
+    origin
+}
+
+/// Adds [`SIZE`] to a branch at the origin, which begins with the first commit if there is no such branch.
+pub(super) fn grow(origin: &Origin, branch: &str) {
     let mut state = 1_u64;
     let noise: Vec<u8> = (0..SIZE)
         .map(|_| {
@@ -39,8 +45,8 @@ fn large() -> Origin {
     origin.git(&["-C", "work", "add", "."]);
     origin.git(&["-C", "work", "commit", "--quiet", "-m", "noise"]);
     let path = origin.path().display().to_string();
-    origin.git(&["-C", "work", "push", "--quiet", &path, "main"]);
-    origin
+    let push = format!("HEAD:refs/heads/{branch}");
+    origin.git(&["-C", "work", "push", "--quiet", &path, &push]);
 }
 
 /// Six tasks at width 2 need the space of two of them, twice the repository, and little else.
@@ -212,6 +218,39 @@ async fn an_agent_that_fills_the_disk_is_ended_before_the_store_suffers() {
         (&json!("completed"), &json!(null))
     );
     verified(api, large).await;
+    bridge.stop().await;
+}
+
+/// A repository that does not fit beside `runs.free_bytes` is not kept, and is fetched once there is space.
+#[tokio::test]
+async fn a_download_ends_before_the_disk_is_full() {
+    let Some(disk) = SmallDisk::mount(64) else {
+        return;
+    };
+    let origin = large();
+    let folder = disk.0.path().join("runs").display().to_string();
+    let own = format!("folder = {folder:?}\nfree_bytes = {}\n", 24 * MIB);
+    let settings = format!("{}{own}", origin.settings());
+    let bridge = Bridge::configured(&settings, &[]).await;
+    let api = &bridge.api;
+    let filler = disk.0.path().join("filler");
+    disk.fill(&filler, 24 * MIB + SIZE / 2);
+    let run = create(api, &json!({"repoUrl": origin.url()})).await;
+    let waiting = until("the run to wait", async || {
+        let events = page(api, &run, "0").await;
+        of(&events, "run.waiting").into_iter().next().cloned()
+    })
+    .await;
+    assert_eq!(waiting["cause"], "disk", "{waiting}");
+    let reason = waiting["reason"].as_str().unwrap();
+    assert!(
+        reason.contains("below `runs.free_bytes` (25165824)"),
+        "{reason}"
+    );
+    std::fs::remove_file(filler).unwrap();
+    say(api, &run, &plan(&[task("a", &[], "write a.txt a")])).await;
+    let record = ended(api, &run).await;
+    assert_eq!(record["status"], "completed", "{record}");
     bridge.stop().await;
 }
 

@@ -2,6 +2,7 @@
 //! counts the 40 checks of runs. Check 1 is a test of the TypeScript SDK, check 20 one of `store-sqlite`.
 
 mod agents;
+mod bounds;
 mod captain;
 mod conflicts;
 mod credentials;

@@ -12,27 +12,42 @@ use super::*;
 /// Called with the head and the body of each request before it is served; `false` closes the connection.
 pub(crate) type Before = dyn Fn(&str, &[u8]) -> bool + Send + Sync;
 
+/// Sends what git has printed to a client.
+pub(super) type SendOutput = dyn Fn(&TcpStream, &[u8]) + Send + Sync;
+
 /// Serves the repositories in a folder as servers of git do, hooks included. Returns their address.
 pub(crate) fn serve(root: &Path, before: Arc<Before>) -> String {
     serve_as(root, before, true)
 }
 
+/// One that sends its data in its own way.
+pub(super) fn serve_through(root: &Path, send: Arc<SendOutput>) -> String {
+    listen(root, Arc::new(|_, _| true), send, true)
+}
+
 /// One that does not know the newer protocol of git gives only what its branches and tags name.
 fn serve_as(root: &Path, before: Arc<Before>, is_new: bool) -> String {
+    let send = |mut stream: &TcpStream, output: &[u8]| {
+        let _ = stream.write_all(output);
+    };
+    listen(root, before, Arc::new(send), is_new)
+}
+
+fn listen(root: &Path, before: Arc<Before>, send: Arc<SendOutput>, is_new: bool) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let root = root.to_owned();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
-            let (root, before) = (root.clone(), Arc::clone(&before));
-            std::thread::spawn(move || answer(stream, &root, &*before, is_new));
+            let (root, before, send) = (root.clone(), Arc::clone(&before), Arc::clone(&send));
+            std::thread::spawn(move || answer(stream, &root, &*before, &*send, is_new));
         }
     });
     address
 }
 
 /// Passes one request to `git http-backend`.
-fn answer(mut stream: TcpStream, root: &Path, before: &Before, is_new: bool) {
+fn answer(mut stream: TcpStream, root: &Path, before: &Before, send: &SendOutput, is_new: bool) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     let mut head = Vec::new();
     loop {
@@ -85,7 +100,7 @@ fn answer(mut stream: TcpStream, root: &Path, before: &Before, is_new: bool) {
     };
     let head = format!("HTTP/1.1 {status} X\r\nconnection: close\r\n");
     let _ = stream.write_all(head.as_bytes());
-    let _ = stream.write_all(&output);
+    send(&stream, &output);
 }
 
 /// Settings of runs whose repositories are at these addresses.

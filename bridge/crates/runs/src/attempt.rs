@@ -16,7 +16,7 @@ use crate::settlement::{self, Unsettled};
 use crate::space::DISK_FULL;
 use crate::state::Task;
 use crate::step::{self, NotSubmitted, Outcome, StepError};
-use crate::wait::{Cause, Trouble};
+use crate::wait::Trouble;
 use crate::{Artifact, Work};
 
 /// Error codes after which the agent may not have ended by itself.
@@ -287,12 +287,8 @@ pub(crate) fn later(context: &Context, task: &str, attempt: u32, trouble: &Troub
 /// An attempt whose repository did not do as asked: what can pass is waited for. A failed push keeps its result.
 pub(crate) fn troubled(context: &Context, task: &str, attempt: u32, error: &git::Error) -> Work {
     match error.outlook() {
-        Outlook::Passing => {
-            let trouble = Trouble::new(Cause::Remote, error.to_string());
-            later(context, task, attempt, &trouble)
-        }
-        Outlook::Absent => {
-            let trouble = Trouble::new(Cause::Absent, error.to_string());
+        Outlook::Passing(cause) => {
+            let trouble = Trouble::new(cause, error.to_string());
             later(context, task, attempt, &trouble)
         }
         Outlook::Refused => given_up(context, task, attempt, &error.to_string()),

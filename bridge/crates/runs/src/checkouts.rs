@@ -207,7 +207,7 @@ async fn remove_ended(inner: &Inner) -> store::Result<()> {
         // A run is recorded before it has a folder.
         match inner.store.run(run).await? {
             None => remove(inner, run).await,
-            Some(record) if !inner.live().contains_key(&run) => {
+            Some(record) if !inner.live.contains(run) => {
                 remove_completed(inner, run, record.status).await;
             }
             Some(_) => {}

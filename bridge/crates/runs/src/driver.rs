@@ -16,7 +16,9 @@ use forge_base::failpoint;
 use forge_base::id::{DispatchId, RunId};
 use forge_base::time::{self, Sleeper};
 use forge_base::trace::TraceContext;
-use forge_store::record::{DispatchFilter, RunChange, RunEvent, RunRecord, RunStatus, Status};
+use forge_store::record::{
+    DispatchFilter, KeyOwner, RunChange, RunEvent, RunRecord, RunStatus, Status,
+};
 use forge_store::{self as store};
 
 use crate::checkouts::{Checkouts, remove_completed};
@@ -113,6 +115,11 @@ impl Driver {
         })
     }
 
+    /// Caller that the run belongs to.
+    pub(crate) fn owner(&self) -> KeyOwner {
+        self.request.owner
+    }
+
     /// Drives the run to its end, or until the bridge stops.
     pub(crate) async fn run(mut self) {
         let shutdown = self.inner.shutdown.clone();
@@ -122,11 +129,11 @@ impl Driver {
             let driven = self.drive().await;
             if let Err(error) = driven {
                 tracing::error!(run = %self.id, "the run cannot go on until the bridge starts again: {error}");
-                self.inner.live().remove(&self.id);
+                self.inner.live.remove(self.id);
             }
         });
         if driving.await.is_none() {
-            inner.live().remove(&id);
+            inner.live.remove(id);
         }
     }
 
@@ -165,12 +172,7 @@ impl Driver {
 
     /// A request that came before the end of the driver, such as one that reopens the run. Without one, this is the end.
     fn last_command(&mut self) -> Option<Asked> {
-        let mut live = self.inner.live();
-        let asked = self.asked.try_recv().ok();
-        if asked.is_none() {
-            live.remove(&self.id);
-        }
-        asked
+        (self.inner.live).remove_unless(self.id, || self.asked.try_recv().ok())
     }
 
     /// Starts what the state asks for. Returns the time at which something that waits is due.

@@ -10,6 +10,7 @@ pub mod change;
 mod check;
 mod checkouts;
 pub mod command;
+mod config;
 mod context;
 pub mod decide;
 mod draft;
@@ -19,6 +20,7 @@ pub mod files;
 mod fold;
 pub mod git;
 pub mod greeting;
+mod live;
 pub mod meters;
 mod pause;
 pub mod plan;
@@ -35,13 +37,9 @@ mod trace;
 pub mod verify;
 pub mod wait;
 
-use std::collections::{BTreeMap, HashMap};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use secrecy::SecretString;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -55,17 +53,20 @@ use forge_dispatch::Dispatcher;
 use forge_dispatch::trace::Trace;
 use forge_process::ownership::UserId;
 use forge_process::program::Launcher;
-use forge_store::record::{NewRun, RunKey, RunOpened, RunRecord, RunStatus};
+use forge_store::record::{KeyOwner, NewRun, RunKey, RunOpened, RunRecord, RunStatus};
 use forge_store::{self as store, Store};
 
 use agent::Place;
 pub use check::Checks;
 use command::{Command, NotNow};
+pub use config::Config;
 use driver::Driver;
 use event::{Entry, Event};
 use git::Git;
 pub use git::{LocalHooks, Push};
 pub use greeting::FirstWord;
+use live::LiveRuns;
+pub use live::TooManyRuns;
 use meters::Meters;
 use request::{FieldError, RunRequest};
 pub use space::REMOVED_FOR_ROOM;
@@ -76,85 +77,6 @@ use wait::Wait;
 
 /// Time in which a request about a run is answered.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Settings of runs.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Adapter of runs that name none; without one, routing chooses.
-    pub provider: Option<String>,
-    /// Model of runs that name none; without one, that of the adapter.
-    pub model: Option<String>,
-    /// `agentId` of all steps.
-    pub agent_id: String,
-    /// First message of the Captain, before one of the user: `agent` asks it, `static` is a text of the bridge, `none`
-    /// waits for the user. `auto` is `agent` if the adapter of the run reports low costs, else `static`.
-    pub greeting: FirstWord,
-    /// Attempts that run at once, in each run.
-    pub max_parallel: usize,
-    /// Timeout of one turn of the Captain, and of one dispatch of an attempt.
-    #[serde(with = "forge_base::duration")]
-    pub step_timeout: Duration,
-    /// Repositories that are allowed, and no other remote ones: URLs, which stand for all below them too, or their
-    /// beginnings up to a `*`. Empty: those at `https://` addresses that pass the guard, which applies to named ones,
-    /// too. All keys of repositories are compared by their meaning.
-    pub repositories: Vec<String>,
-    /// Folders below which `file:` repositories are allowed.
-    pub local_roots: Vec<PathBuf>,
-    /// Treatment of hooks of `file:` repositories: `refuse` refuses a repository with an active one, `run` runs them as
-    /// the user of the bridge, `ignore` does neither.
-    pub local_hooks: LocalHooks,
-    /// `always` pushes branches and results to the repository; `never` keeps them in the bridge.
-    pub push: Push,
-    /// Value of the header `authorization` for the repositories of the key; the narrowest key counts. Sent over https
-    /// only.
-    #[serde(with = "forge_base::secret::map")]
-    pub authorization: BTreeMap<String, SecretString>,
-    /// Commands that must succeed on a merged commit before it is pushed, for the repositories of the key; the
-    /// narrowest key counts. `file://` stands for all repositories of this machine.
-    pub checks: BTreeMap<String, Vec<Vec<String>>>,
-    /// Timeout of one check.
-    #[serde(with = "forge_base::duration")]
-    pub check_timeout: Duration,
-    /// Time for which trouble that no agent causes is waited for: a remote or an adapter that is away, a rate limit.
-    #[serde(with = "forge_base::duration")]
-    pub patience: Duration,
-    /// Folder of the repositories and checkouts of runs; default: `runs` in `data_dir`.
-    pub folder: Option<PathBuf>,
-    /// Limit of the bytes of one attempt's checkout, with those of the agents that it has started.
-    pub attempt_bytes: u64,
-    /// Bytes that stay free on the disk of the runs. While fewer are, nothing new starts, and the largest attempt is
-    /// ended.
-    pub free_bytes: u64,
-    /// Time for one command of git.
-    #[serde(with = "forge_base::duration")]
-    pub git_timeout: Duration,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            provider: None,
-            model: None,
-            agent_id: "default".to_owned(),
-            greeting: FirstWord::Auto,
-            max_parallel: 8,
-            step_timeout: Duration::from_secs(3600),
-            repositories: Vec::new(),
-            local_roots: Vec::new(),
-            local_hooks: LocalHooks::Refuse,
-            push: Push::Always,
-            authorization: BTreeMap::new(),
-            checks: BTreeMap::new(),
-            check_timeout: Duration::from_secs(1800),
-            patience: Duration::from_secs(24 * 3600),
-            folder: None,
-            attempt_bytes: 20 << 30,
-            free_bytes: 1 << 30,
-            git_timeout: Duration::from_secs(600),
-        }
-    }
-}
 
 /// Components that runs are built from.
 pub struct Setup {
@@ -193,7 +115,7 @@ struct Inner {
     check_user: Option<UserId>,
     tracker: Tasks,
     shutdown: CancellationToken,
-    live: Mutex<HashMap<RunId, mpsc::Sender<Asked>>>,
+    live: LiveRuns,
     meters: Arc<Meters>,
     space: Space,
 }
@@ -281,6 +203,8 @@ pub enum Error {
     Conflict(RunId),
     #[error(transparent)]
     NotNow(#[from] NotNow),
+    #[error(transparent)]
+    TooMany(#[from] TooManyRuns),
     /// This bridge cannot execute runs.
     #[error("{0}")]
     Unavailable(String),
@@ -305,6 +229,7 @@ impl Runs {
             tracker,
             shutdown,
         } = setup;
+        let live = LiveRuns::new(config.max, config.max_per_token);
         Self(Arc::new(Inner {
             config,
             checks,
@@ -317,7 +242,7 @@ impl Runs {
             check_user,
             tracker,
             shutdown,
-            live: Mutex::default(),
+            live,
             meters: Arc::default(),
             space: Space::new(),
         }))
@@ -333,7 +258,7 @@ impl Runs {
     }
 
     /// Continues all runs that have not ended, and removes folders of those that have.
-    pub async fn recover(&self) -> store::Result<()> {
+    pub async fn recover(&self) -> Result<(), Error> {
         let tidying = checkouts::tidy(Arc::clone(&self.0));
         let watching = space::watch(Arc::clone(&self.0));
         let until_shutdown = self.0.shutdown.clone();
@@ -356,11 +281,13 @@ impl Runs {
         }
     }
 
-    /// Records a new run; on disk when it returns. The same key and request give the same run.
+    /// Records a new run of a caller; on disk when it returns. The same key and request give the same run, also when no
+    /// further one is admitted.
     pub async fn create(
         &self,
         body: &serde_json::Value,
-        key: Option<RunKey>,
+        owner: KeyOwner,
+        key: Option<String>,
     ) -> Result<RunRecord, Error> {
         let inner = &self.0;
         let git = inner
@@ -376,7 +303,10 @@ impl Runs {
             let profile = inner.dispatcher.profile(request.provider.as_deref()?)?;
             Some(profile.cost_tier)
         });
+        request.owner = owner;
         check_hooks(git, &request).await?;
+        let id = RunId::new();
+        let admission = inner.live.reserve(id, owner);
         let now = inner.clock.now();
         let mut state = request.first_state(now);
         let started = Event::RunStarted {
@@ -395,19 +325,20 @@ impl Runs {
         for entry in &entries {
             state.fold(entry);
         }
-        let id = RunId::new();
         let request = driver::raw(&request);
         let new = NewRun {
             id,
-            key,
+            key: key.map(|value| RunKey { owner, value }),
             fingerprint,
             trace_id: Trace::from_header(None).trace_id,
             created_at: now,
             request,
             projection: driver::raw(&state),
             events: entries.iter().map(driver::stored).collect(),
+            is_admitted: admission.is_ok(),
         };
         match inner.store.open_run(new).await? {
+            RunOpened::NotAdmitted => Err(admission.err().map_or(Error::Stopping, Error::from)),
             RunOpened::New => {
                 let record = inner.store.run(id).await?.ok_or(Error::NotFound(id))?;
                 inner.drive(&record, None)?;
@@ -444,7 +375,7 @@ impl Runs {
 
     /// Answer of the driver of a run; `None` without one.
     async fn ask(&self, id: RunId, command: &Command) -> Option<Result<RunStatus, Error>> {
-        let live = self.0.live().get(&id).cloned()?;
+        let live = self.0.live.commands(id)?;
         let (answer, answered) = oneshot::channel();
         let command = command.clone();
         let answering = async {
@@ -472,25 +403,22 @@ async fn check_hooks(git: &Git, request: &RunRequest) -> Result<(), Error> {
 }
 
 impl Inner {
-    fn live(&self) -> std::sync::MutexGuard<'_, HashMap<RunId, mpsc::Sender<Asked>>> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Starts the driver of a run with a first request.
-    fn drive(self: &Arc<Self>, record: &RunRecord, first: Option<Asked>) -> store::Result<()> {
-        let mut live = self.live();
-        // One of two retries at the same time was faster.
-        if live.contains_key(&record.id) {
-            return Ok(());
-        }
+    /// Starts the driver of a run, with a first request if it has ended. A run that is reopened is admitted like a new one.
+    fn drive(self: &Arc<Self>, record: &RunRecord, first: Option<Asked>) -> Result<(), Error> {
         let (sender, asked) = mpsc::channel(16);
+        let driver = Driver::new(Arc::clone(self), record, asked)?;
+        let is_reopened = first.is_some();
         if let Some(first) = first {
             // It has places for more.
             let _ = sender.try_send(first);
         }
-        let driver = Driver::new(Arc::clone(self), record, asked)?;
-        live.insert(record.id, sender);
-        self.tracker.spawn(driver.run());
+        // Of two retries at the same time one is faster.
+        if self
+            .live
+            .enter(record.id, driver.owner(), sender, is_reopened)?
+        {
+            self.tracker.spawn(driver.run());
+        }
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use crate::Work;
 use crate::context::Context;
 use crate::event::{End, Event};
 use crate::git::{self, Outlook};
-use crate::wait::{Cause, Trouble};
+use crate::wait::Trouble;
 
 /// Fetches the repository.
 pub(crate) async fn attach(context: &Context) -> Work {
@@ -28,8 +28,7 @@ pub(crate) async fn attach(context: &Context) -> Work {
 fn unattached(context: &Context, error: &git::Error) -> Event {
     let reason = format!("the repository cannot be used: {error}");
     let cause = match error.outlook() {
-        Outlook::Passing => Some(Cause::Remote),
-        Outlook::Absent => Some(Cause::Absent),
+        Outlook::Passing(cause) => Some(cause),
         Outlook::Refused | Outlook::Failed => None,
     };
     let until = cause.and_then(|cause| {

@@ -3,7 +3,7 @@
 use forge_adapter_api::request::Budget;
 use forge_dispatch::validate::fields::{Complaints, Fields};
 use forge_dispatch::validate::read_budget;
-use forge_store::record::RunRecord;
+use forge_store::record::{KeyOwner, RunRecord};
 use forge_store::{self as store};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -37,6 +37,13 @@ pub struct RunRequest {
     /// Beginning of the interview, as the settings were when the run was created.
     #[serde(default, skip_serializing_if = "Greeting::is_none")]
     pub greeting: Greeting,
+    /// Caller that the run belongs to; everyone for a run of an earlier version.
+    #[serde(default, skip_serializing_if = "is_of_everyone")]
+    pub owner: KeyOwner,
+}
+
+fn is_of_everyone(owner: &KeyOwner) -> bool {
+    *owner == KeyOwner::EVERYONE
 }
 
 /// Maximum bytes of a message to the Captain.
@@ -99,6 +106,7 @@ impl RunRequest {
                 budget: read_budget(&fields),
                 message: read_message(&fields, fields.text("message")).map(str::to_owned),
                 greeting: Greeting::None,
+                owner: KeyOwner::EVERYONE,
                 repo_url: repo_url?.to_owned(),
             };
             if let Some(reference) = &request.reference

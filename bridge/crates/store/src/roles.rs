@@ -232,7 +232,8 @@ pub trait Records: Send + Sync + 'static {
 /// Runs: their events, their state and their artifacts.
 #[async_trait]
 pub trait Runs: Send + Sync + 'static {
-    /// Stores a new run in the status `Planning`, with its first events, or returns the holder of its key.
+    /// Stores a new run in the status `Planning`, with its first events, or returns the holder of its key. One that is not
+    /// admitted is not stored.
     async fn open_run(&self, run: NewRun) -> Result<RunOpened>;
     /// Makes a change in one transaction; returns the log position of the run's last event. `Error::NotFound` if there
     /// is no such run. `Error::InvalidState` if the run has ended or has other events than `after_seq` says, if the end

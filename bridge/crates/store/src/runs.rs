@@ -19,7 +19,8 @@ pub fn open(new: &NewRun, holder: Option<(RunRecord, Digest)>) -> Result<RunOpen
         return Err(Error::InvalidState("a run begins with an event"));
     }
     Ok(match holder {
-        None => RunOpened::New,
+        None if new.is_admitted => RunOpened::New,
+        None => RunOpened::NotAdmitted,
         Some((run, fingerprint)) if fingerprint == new.fingerprint => RunOpened::Known(run),
         Some((run, _)) => RunOpened::Conflict(run.id),
     })

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use forge_net::SendError;
 
+use crate::wait::Cause;
+
 mod blobs;
 mod changes;
 mod checkout;
@@ -25,6 +27,7 @@ mod confidential;
 mod conflict;
 mod decision;
 mod descent;
+mod download;
 mod hooks;
 mod ignore;
 mod lock;
@@ -51,6 +54,7 @@ pub use self::claim::{FolderClaim, Unclaimed};
 pub use self::commit::{Committed, LeftOut, Message};
 pub use self::conflict::{Conflict, Conflicted, Form, Kind, Version};
 pub use self::decision::{Decided, Decision, Settled};
+pub use self::download::DownloadBounds;
 pub use self::hooks::LocalHooks;
 pub use self::merge::{Input, Merge};
 pub use self::name::{BadId, Branch, CommitId, check_task_id};
@@ -72,8 +76,8 @@ pub enum Error {
     BadId(#[from] BadId),
     #[error(transparent)]
     RefusedUrl(#[from] RefusedUrl),
-    #[error("cannot call the repository")]
-    Address(#[from] SendError),
+    #[error("cannot call the repository: {0}")]
+    Address(SendError),
     #[error("the repository has no branch or tag {0:?}{hint}", hint = if name::is_abbreviated(.0) {
         "; a commit is named by its whole id"
     } else {
@@ -100,6 +104,15 @@ pub enum Error {
         "the repository has the active hook {0} of another user, which is not run as the user of the bridge"
     )]
     ForeignHook(String),
+    #[error(
+        "the remote sends more than `runs.repository_bytes` ({0}); use a smaller repository, or set a larger bound"
+    )]
+    TooManyBytes(u64),
+    #[error(
+        "the disk of `runs.folder` has {free} bytes free, below `runs.free_bytes` ({free_bytes}), while data of the \
+         remote comes"
+    )]
+    DiskFull { free: u64, free_bytes: u64 },
     #[error("the remote repository did not do as asked: {0}")]
     Remote(String),
     #[error("the remote has no such repository, or hides it: {0}")]
@@ -162,12 +175,8 @@ pub enum Error {
     },
     #[error("git {0} printed something unexpected")]
     Unexpected(&'static str),
-    #[error("cannot use {}", path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        error: io::Error,
-    },
+    #[error("cannot use {}: {error}", path.display())]
+    File { path: PathBuf, error: io::Error },
 }
 
 impl Error {
@@ -202,13 +211,15 @@ impl Error {
             | Self::NameTaken { .. }
             | Self::Hook(_)
             | Self::ForeignHook(_)
+            | Self::TooManyBytes(_)
             | Self::DefaultBranch(_) => Outlook::Refused,
             Self::Address(_)
             | Self::Remote(_)
             | Self::PushFailed { .. }
-            | Self::TimedOut { .. } => Outlook::Passing,
-            Self::NoRepository(_) => Outlook::Absent,
-            Self::RefusedUrl(refused) if refused.is_absent() => Outlook::Absent,
+            | Self::TimedOut { .. } => Outlook::Passing(Cause::Remote),
+            Self::DiskFull { .. } => Outlook::Passing(Cause::Disk),
+            Self::NoRepository(_) => Outlook::Passing(Cause::Absent),
+            Self::RefusedUrl(refused) if refused.is_absent() => Outlook::Passing(Cause::Absent),
             Self::RefusedUrl(_) => Outlook::Refused,
             Self::Missing(_)
             | Self::BadId(_)
@@ -231,21 +242,26 @@ impl Error {
 
     /// True if waiting can help.
     pub fn is_transient(&self) -> bool {
-        matches!(self.outlook(), Outlook::Passing | Outlook::Absent)
+        matches!(self.outlook(), Outlook::Passing(_))
     }
 }
 
 /// Prospects of an operation that had an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outlook {
-    /// It can succeed later: the remote is away, slow or locked.
-    Passing,
-    /// There is no such repository, which is so for good or while a disk or a server is replaced.
-    Absent,
-    /// The other side refuses it and will do so again.
+    /// It can succeed later: the remote is away, slow or locked, or has no such repository, which is so for good or while
+    /// a disk or a server is replaced; or the disk of the runs is nearly full.
+    Passing(Cause),
+    /// The other side refuses it and will do so again, or it exceeds a bound.
     Refused,
     /// It failed here; another attempt can do better.
     Failed,
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Self {
+        Self::Address(error)
+    }
 }
 
 impl From<io::Error> for Error {
@@ -263,4 +279,47 @@ fn and_others(number: usize) -> String {
 
 fn shown(commit: Option<&CommitId>) -> String {
     commit.map_or_else(|| "absent".to_owned(), ToString::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forge_net::guard::Refused;
+
+    /// A run shows the text of its error and no chain of sources, so the reason is in the text.
+    #[test]
+    fn an_error_has_its_reason_in_its_text() {
+        let refused = Refused::Name {
+            name: "git.internal".to_owned(),
+            address: [10, 0, 0, 1].into(),
+            range: "private",
+            setting: "callback.allow",
+        };
+        for (error, words) in [
+            (
+                Error::from(SendError::Refused(refused)),
+                ["git.internal", "10.0.0.1", "private", "callback.allow"],
+            ),
+            (
+                Error::file(Path::new("/runs/a"), io::ErrorKind::StorageFull.into()),
+                ["cannot", "use", "/runs/a", "no storage space"],
+            ),
+            (
+                Error::TooManyBytes(7),
+                ["remote", "more than", "runs.repository_bytes", "(7)"],
+            ),
+            (
+                Error::DiskFull {
+                    free: 5,
+                    free_bytes: 9,
+                },
+                ["5 bytes free", "runs.folder", "runs.free_bytes", "(9)"],
+            ),
+        ] {
+            let text = error.to_string();
+            for word in words {
+                assert!(text.contains(word), "{word}: {text}");
+            }
+        }
+    }
 }

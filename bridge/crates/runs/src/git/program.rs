@@ -21,7 +21,7 @@ use super::confidential::{self, TAKE_INPUT};
 use super::private::{GitDirs, STEPS};
 use super::settings::{SETTINGS, environment};
 use super::trash::Removals;
-use super::{Error, RefusedUrl, Remotes, RepoUrl};
+use super::{DownloadBounds, Error, RefusedUrl, Remotes, RepoUrl};
 
 /// Oldest version that merges without a work tree (`merge-tree --write-tree`).
 const OLDEST: (u32, u32) = (2, 38);
@@ -65,6 +65,7 @@ pub struct Setup {
     pub has_other_users: bool,
     /// Limit of one step.
     pub timeout: Duration,
+    pub download: DownloadBounds,
     pub remotes: Remotes,
 }
 
@@ -78,6 +79,7 @@ pub(super) struct Inner {
     program: PathBuf,
     launcher: Launcher,
     pub(super) timeout: Duration,
+    pub(super) download: DownloadBounds,
     has_other_users: bool,
     pub(super) folder: PathBuf,
     pub(super) remotes: Remotes,
@@ -106,6 +108,7 @@ impl Git {
                 program,
                 launcher,
                 timeout: setup.timeout,
+                download: setup.download,
                 has_other_users: setup.has_other_users,
                 folder: setup.folder,
                 remotes: setup.remotes,

@@ -1,7 +1,7 @@
 //! Publishing: branches are moved under a lease and read back, so "published" is a fact about the remote.
 
 use super::remote::Side;
-use super::repository::{FETCH, listed, refs, remote};
+use super::repository::{FETCH, listed, refs};
 use super::{Branch, CommitId, Error, Push, Repository, shown};
 
 /// Words of a remote that cannot write a branch at the moment, in distinction from one that does not want to.
@@ -120,7 +120,9 @@ impl Repository {
         if found.is_some() && self.remotes().push == Push::Always {
             let call = self.git().call(self.url()).await?;
             let refs = format!("+{}:refs/forge/fetched/{branch}", branch.full());
-            remote(call.apply(self.step(&FETCH), Side::Sends).arg(refs)).await?;
+            let fetch = call.apply(self.step(&FETCH), Side::Sends).arg(refs);
+            let download = self.git().further_download(self.bare()).await?;
+            download.run(fetch).await?;
         }
         Ok(found)
     }

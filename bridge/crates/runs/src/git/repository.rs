@@ -8,12 +8,13 @@ use std::sync::Arc;
 use tokio::sync::Mutex;
 
 use super::commit::Listing;
+use super::download::Download;
 use super::lock::Lock;
 use super::name::is_ref;
 use super::program::{Input, Output, Step, make_folder};
 use super::remote::{Call, Side};
 use super::settings::{self, ATTRIBUTES};
-use super::trash::remove_folder;
+use super::trash::{names, remove_folder};
 use super::tree::{Entry, Tree, read_up_to};
 use super::{Branch, CommitId, Error, Git, Push, Remotes, RepoUrl};
 
@@ -62,12 +63,17 @@ impl Git {
         let folder = self.run_folder(run)?;
         let bare = folder.join("repository.git");
         if fs::exists(&bare).map_err(|error| Error::file(&bare, error))? {
-            remove_locks(&bare).map_err(|error| Error::file(&bare, error))?;
+            let removed = remove_locks(&bare).and_then(|()| remove_partial_packs(&bare));
+            removed.map_err(|error| Error::file(&bare, error))?;
         } else {
             let new = folder.join("new.git");
             remove_folder(&new)?;
             make_folder(&folder)?;
-            self.fetch_all(&new, url, run, start).await?;
+            let fetched = self.fetch_all(&new, url, run, start).await;
+            if fetched.is_err() {
+                self.delete(run, &new).await?;
+            }
+            fetched?;
             fs::rename(&new, &bare).map_err(|error| Error::file(&bare, error))?;
         }
         let start = ref_file(&bare, BASE)?;
@@ -168,10 +174,11 @@ impl Git {
         make_repository(new, true, head.unwrap_or(UNNAMED), &id)?;
         let digits = id.as_str().len();
         let fetch = call.apply(self.step(&FETCH).within(new, digits), Side::Sends);
-        let fetched = remote(fetch.arg(format!("+{source}:{BASE}"))).await;
+        let download = self.first_download(new);
+        let fetched = download.run(fetch.arg(format!("+{source}:{BASE}"))).await;
         match (&commit, fetched) {
             (Some(commit), Err(Error::Remote(_))) => {
-                self.fetch_containing(new, &call, commit).await?;
+                self.fetch_containing(&download, new, &call, commit).await?;
             }
             (_, fetched) => drop(fetched?),
         }
@@ -195,6 +202,7 @@ impl Git {
     /// Fetches all branches and tags, for a commit that a server does not give by its id.
     async fn fetch_containing(
         &self,
+        download: &Download,
         new: &Path,
         call: &Call,
         commit: &CommitId,
@@ -203,7 +211,7 @@ impl Git {
         let fetch = call.apply(step(&FETCH), Side::Sends);
         let all = ["heads", "tags"].map(|kind| format!("+refs/{kind}/*:{CONTAINING}/{kind}/*"));
         let fetch = all.into_iter().fold(fetch, |fetch, refs| fetch.arg(refs));
-        remote(fetch).await?;
+        download.run(fetch).await?;
         let no_commit = |error| match error {
             Error::Failed { .. } => Error::NoCommit(commit.clone()),
             other => other,
@@ -401,6 +409,16 @@ pub(super) fn refs(printed: &str) -> Vec<(String, String)> {
     let refs = printed.lines().filter_map(|line| line.split_once('\t'));
     refs.map(|(id, name)| (id.to_owned(), name.to_owned()))
         .collect()
+}
+
+/// Removes what a download that was ended has written.
+fn remove_partial_packs(bare: &Path) -> io::Result<()> {
+    let packs = bare.join("objects/pack");
+    let names = names(&packs).map_err(io::Error::other)?;
+    for name in names.iter().filter(|name| name.starts_with("tmp_")) {
+        fs::remove_file(packs.join(name))?;
+    }
+    Ok(())
 }
 
 /// Removes the locks of a git that was killed. No other git uses the repository; one that is being killed may remove

@@ -124,13 +124,13 @@ fn write_mark(path: &Path, text: &str) -> Result<(), Error> {
     written.map_err(|error| Error::file(path, error))
 }
 
-fn free_bytes(folder: &Path) -> io::Result<u64> {
+pub(super) fn free_bytes(folder: &Path) -> io::Result<u64> {
     let stat = rustix::fs::statvfs(folder)?;
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Bytes of what is below a folder, without following links. What cannot be read is not counted.
-fn bytes_of(folder: &Path) -> u64 {
+pub(super) fn bytes_of(folder: &Path) -> u64 {
     let (mut open, mut total, mut entries) = (vec![folder.to_owned()], 0, 0);
     // Files with several names take their space once.
     let mut linked = HashSet::new();

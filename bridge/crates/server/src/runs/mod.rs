@@ -6,6 +6,7 @@ pub(super) mod stream;
 mod view;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::Router;
@@ -30,11 +31,14 @@ use forge_runs::request::read_message;
 use forge_runs::state::State as RunState;
 use forge_runs::{Error, Runs};
 use forge_store::Store;
-use forge_store::record::{RunFilter, RunKey, RunRecord, RunStatus};
+use forge_store::record::{RunFilter, RunRecord, RunStatus};
 
 const MAX_LISTED: u64 = 200;
 /// Reads of a run and its artifacts until no event is between them.
 const CONSISTENT_READS: usize = 8;
+
+/// `Retry-After` while the bound on live runs is reached. Runs take long.
+const RUN_PLACE_WAIT: Duration = Duration::from_secs(30);
 
 const STATUSES: [RunStatus; 7] = [
     RunStatus::Planning,
@@ -102,11 +106,7 @@ async fn create(
     if let Some(over) = caller.over {
         return Err(over);
     }
-    let key = key.map(|value| RunKey {
-        owner: caller.caller.key_owner,
-        value,
-    });
-    let run = runs.create(&tree, key).await?;
+    let run = runs.create(&tree, caller.caller.key_owner, key).await?;
     let body = json!({ "runId": run.id, "status": status_name(run.status) });
     Ok((StatusCode::CREATED, Json(body)).into_response())
 }
@@ -359,6 +359,16 @@ impl From<Error> for Failure {
             }
             Error::NotNow(NotNow::InvalidState { message, details }) => {
                 Failure::new(Code::InvalidState, message).with_details(details)
+            }
+            Error::TooMany(refused) => {
+                let code = match refused.is_of_caller {
+                    true => Code::RateLimited,
+                    false => Code::QueueFull,
+                };
+                let (setting, live, max) = (refused.setting(), refused.live, refused.max);
+                Failure::new(code, refused.to_string())
+                    .with_details(json!({ "setting": setting, "live": live, "max": max }))
+                    .after(RUN_PLACE_WAIT)
             }
             Error::Unavailable(message) => Failure::new(Code::RunsUnavailable, message),
             Error::Stopping => Failure::new(

@@ -41,6 +41,7 @@ pub fn run(key: Option<&str>) -> NewRun {
         request: raw(r#"{"repoUrl":"r"}"#),
         projection: raw(r#"{"n":0}"#),
         events: vec![created, of_task("task.status", 0)],
+        is_admitted: true,
     }
 }
 
@@ -152,18 +153,18 @@ pub async fn a_run_reads_as_it_was_changed(subject: impl Subject) {
 
 pub async fn a_key_of_a_run_is_used_once(subject: impl Subject) {
     let store = subject.open().await;
-    let id = open(&*store, run(Some("key"))).await;
+    let first = open(&*store, run(Some("key"))).await;
     for other in [None, None, Some("other")] {
         open(&*store, run(other)).await;
     }
     let again = store.open_run(run(Some("key"))).await.unwrap();
-    assert!(matches!(again, RunOpened::Known(known) if known.id == id && known.seq == 2));
+    assert!(matches!(again, RunOpened::Known(known) if known.id == first && known.seq == 2));
     let different = NewRun {
         fingerprint: [2; 32],
         ..run(Some("key"))
     };
     let conflict = store.open_run(different).await.unwrap();
-    assert!(matches!(conflict, RunOpened::Conflict(holder) if holder == id));
+    assert!(matches!(conflict, RunOpened::Conflict(holder) if holder == first));
     // Another caller has the same key for itself.
     let of_another = || NewRun {
         key: Some(RunKey {
@@ -177,7 +178,25 @@ pub async fn a_key_of_a_run_is_used_once(subject: impl Subject) {
     let again = store.open_run(of_another()).await.unwrap();
     assert!(matches!(again, RunOpened::Known(known) if known.id == id));
     assert_ne!(store.log_bounds(), before);
+    // One that is not admitted is answered with the holder of its key, or not at all.
     let bounds = store.log_bounds();
+    for (key, id) in [
+        (Some("key"), Some(first)),
+        (Some("unused"), None),
+        (None, None),
+    ] {
+        let not_admitted = NewRun {
+            is_admitted: false,
+            ..run(key)
+        };
+        let opened = store.open_run(not_admitted).await.unwrap();
+        let is_expected = match (&opened, id) {
+            (RunOpened::Known(known), Some(id)) => known.id == id,
+            (RunOpened::NotAdmitted, None) => true,
+            _ => false,
+        };
+        assert!(is_expected, "{key:?}: {opened:?}");
+    }
     let silent = NewRun {
         events: Vec::new(),
         ..run(None)

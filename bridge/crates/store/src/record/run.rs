@@ -26,6 +26,8 @@ pub struct NewRun {
     pub projection: Box<RawValue>,
     /// First events, at least one.
     pub events: Vec<RunEvent>,
+    /// False if it must not be stored: then only the run that has its key is an answer.
+    pub is_admitted: bool,
 }
 
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub enum RunOpened {
     Known(RunRecord),
     /// The key belongs to this run, which had another request.
     Conflict(RunId),
+    /// No run has the key, and the new one is not admitted.
+    NotAdmitted,
 }
 
 /// Event of a run. The store assigns its position and its `seq`.

@@ -35,7 +35,7 @@ pub(super) enum RunStep {
 }
 
 pub(super) fn run_step() -> impl Strategy<Value = RunStep> {
-    let open = (prop::option::of(0..4u8), 0..2u8);
+    let open = (prop::option::of(0..4u8), 0..3u8);
     let status = prop_oneof![
         6 => Just(RunStatus::Executing),
         1 => Just(RunStatus::Paused),
@@ -65,8 +65,9 @@ impl Pair {
                         owner: owner(key % 2),
                         value: (key / 2).to_string(),
                     }),
-                    fingerprint: [body; 32],
+                    fingerprint: [body % 2; 32],
                     created_at: at(now),
+                    is_admitted: body < 2,
                     ..run(None)
                 };
                 self.runs.push(new.id);
