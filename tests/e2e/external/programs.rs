@@ -95,7 +95,7 @@ async fn every_end_of_a_program_is_read() {
             bad,
             "stderr: help [hidden]",
         ),
-        (script("printf '\"\\377\"'"), bad, "UTF-8"),
+        (script("printf '\\377'"), bad, "non-JSON"),
         (script("exec cat /dev/zero"), bad, "external.answer_bytes"),
         (
             program(&json!(["/does/not/exist"])),
