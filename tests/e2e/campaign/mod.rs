@@ -41,6 +41,9 @@ const PROVIDER_KEY: &str = "canary-key-of-a-provider";
 const OTHERS_TASK: &str = "task-of-another";
 const OTHERS_KEY: &str = "key-of-another";
 
+/// Work on the folder of the bridge before its start.
+type Prepare = Box<dyn FnOnce(&Path)>;
+
 /// Needs of a campaign of its bridge.
 #[derive(Default)]
 struct Needs {
@@ -51,7 +54,7 @@ struct Needs {
     /// Further settings; `{opt}` is their folder.
     settings: String,
     /// Called with the folder of the settings before the start.
-    prepare: Option<Box<dyn FnOnce(&Path)>>,
+    prepare: Option<Prepare>,
     /// Certificate authorities that the machine trusts, in PEM.
     authorities: Option<String>,
 }

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use forge_base::event::{NewEvent, kind};
 use forge_base::id::DispatchId;
+use forge_base::ownership::Trust;
 use forge_base::tasks::Tasks;
 use forge_base::time::Clock;
 use forge_base::trace::Spans;
@@ -336,6 +337,7 @@ fn services(root: &Path, tracker: &Tasks) -> External {
         },
         net: net::Config::default(),
         launcher: launcher(tracker),
+        trust: Trust::Warn,
         environment: BTreeMap::new(),
         spans: Spans::default(),
     };
