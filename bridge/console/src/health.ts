@@ -8,6 +8,7 @@ export const HealthContext = createContext<Loaded<Health>>({
   data: undefined,
   error: undefined,
   loading: true,
+  current: false,
   reload: () => undefined,
 });
 

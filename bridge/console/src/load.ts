@@ -1,11 +1,13 @@
 import type { Page } from "@forge-bridge/client";
-import { useCallback, useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useLive } from "./live";
 
 export interface Loaded<T> {
   data: T | undefined;
   error: unknown;
   loading: boolean;
+  /** False while the data are those of other dependencies. */
+  current: boolean;
   reload: () => void;
 }
 
@@ -25,7 +27,8 @@ function keep(address: string, data: unknown): void {
  * loading; with a `name`, they are shown again when the same address is opened again.
  */
 export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], everyMs?: number, name?: string): Loaded<T> {
-  const [state, setState] = useState<Omit<Loaded<T>, "reload">>(() => {
+  const question = useMemo(() => ({}), dependencies);
+  const [state, setState] = useState<Omit<Loaded<T>, "reload" | "current"> & { answered?: object }>(() => {
     const data = name === undefined ? undefined : (kept.get(`${name} ${location.hash}`) as T | undefined);
     return { data, error: undefined, loading: true };
   });
@@ -38,7 +41,7 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
       (data) => {
         if (turn.current !== mine) return;
         if (name !== undefined) keep(address, data);
-        setState({ data, error: undefined, loading: false });
+        setState({ data, error: undefined, loading: false, answered: question });
       },
       (error: unknown) => turn.current === mine && setState((last) => ({ ...last, error, loading: false })),
     );
@@ -54,7 +57,7 @@ export function useLoad<T>(load: () => Promise<T>, dependencies: unknown[], ever
       window.removeEventListener("forge-session", reload);
     };
   }, [reload]);
-  return { ...state, reload };
+  return { ...state, current: state.answered === question, reload };
 }
 
 /** Maximum number of empty pages that are skipped; the bridge scans 50,000 records per page. */

@@ -61,7 +61,7 @@ export function Deliveries({ route }: { route: Route }) {
       {ready && page.data?.items.length === 0 && !page.data.nextCursor && (
         <Empty>{filter.status === "dead" && !filter.host && !filter.since ? "No dead letters." : filtered ? "No matches." : "No deliveries yet."}</Empty>
       )}
-      <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
+      <Pager route={route} next={page.current ? page.data?.nextCursor : undefined} shown={page.data?.items.length ?? 0} />
     </>
   );
 }

@@ -66,7 +66,7 @@ export function Dispatches({ route }: { route: Route }) {
       {page.data?.items.length === 0 && !page.data.nextCursor && (
         <Empty>{filtered ? "No matches." : <>No dispatches yet. <a href={link("try")}>Send one</a>.</>}</Empty>
       )}
-      <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
+      <Pager route={route} next={page.current ? page.data?.nextCursor : undefined} shown={page.data?.items.length ?? 0} />
     </>
   );
 }

@@ -34,7 +34,7 @@ export function Runs({ route }: { route: Route }) {
       {!page.data && !page.error && <Skeleton lines={8} />}
       {page.data?.items.length ? <RunTable items={page.data.items} /> : null}
       {page.data?.items.length === 0 && !page.data.nextCursor && <Empty>{status ? "No matches." : "No runs yet."}</Empty>}
-      <Pager route={route} next={page.data?.nextCursor} shown={page.data?.items.length ?? 0} />
+      <Pager route={route} next={page.current ? page.data?.nextCursor : undefined} shown={page.data?.items.length ?? 0} />
     </>
   );
 }
