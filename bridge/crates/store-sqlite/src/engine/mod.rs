@@ -135,7 +135,7 @@ impl<S: TransactionState> Engine<S> {
     }
 
     /// Returns after the queued changes are on disk and the file is closed, or with the reason if the writer thread makes
-    /// no progress for `Config::stall`.
+    /// no progress for `Config::stall` from now on: a store that has failed before is closed, too.
     pub(super) async fn close(&self) -> Option<String> {
         self.0.readers.close();
         self.0.queue.close();
@@ -144,7 +144,10 @@ impl<S: TransactionState> Engine<S> {
             biased;
             // The sender lives as long as this handle.
             _ = closed.wait_for(|closed| *closed) => None,
-            reason = self.stalled() => Some(reason),
+            reason = async {
+                tokio::time::sleep(self.0.progress.stall()).await;
+                self.stalled().await
+            } => Some(reason),
         }
     }
 }
