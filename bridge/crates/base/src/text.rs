@@ -29,16 +29,19 @@ pub fn is_unseen_in_name(c: char) -> bool {
 /// Complaint about an id that a caller chooses; `None` if it is valid.
 pub fn id_complaint(text: &str) -> Option<&'static str> {
     if text.is_empty() || text.len() > ID_BYTES {
-        Some("must have 1 to 256 bytes")
-    } else if text.contains(char::is_control) {
-        Some("must not contain control characters")
-    } else if text.contains(is_unseen) {
-        Some(
-            "must not contain characters that cannot be seen, such as U+200B, U+202E or U+FEFF (Unicode's categories Cf, Zl, Zp)",
-        )
-    } else {
-        None
+        return Some("must have 1 to 256 bytes");
     }
+    // Nearly all ids are ASCII, which is read by the byte.
+    let unseen = match text.is_ascii() {
+        true => text.bytes().find(u8::is_ascii_control).map(char::from),
+        false => text.chars().find(|c| is_unseen(*c)),
+    };
+    unseen.map(|c| match c.is_control() {
+        true => "must not contain control characters",
+        false => {
+            "must not contain characters that cannot be seen, such as U+200B, U+202E or U+FEFF (Unicode's categories Cf, Zl, Zp)"
+        }
+    })
 }
 
 /// Text for a terminal: unseen characters other than `kept` as Rust escapes them, `\r`, `\u{202e}`.
