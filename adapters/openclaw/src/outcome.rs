@@ -143,18 +143,16 @@ fn usage<'a>(parts: impl IntoIterator<Item = &'a Value>) -> Usage {
     let mut total = Usage::default();
     for part in parts {
         let number = |name: &str| foreign_json::count(&part[name]);
-        let add = |sum: &mut Option<u64>, more: Option<u64>| {
-            if let Some(more) = more {
-                *sum = Some(sum.unwrap_or(0) + more);
-            }
-        };
         let (read, written) = (number("cacheRead"), number("cacheWrite"));
-        let input = number("input").map(|fresh| fresh + read.unwrap_or(0) + written.unwrap_or(0));
-        add(&mut total.input_tokens, input);
-        add(&mut total.output_tokens, number("output"));
-        add(&mut total.cache_read_tokens, read);
-        add(&mut total.cache_write_tokens, written);
-        add(&mut total.thinking_tokens, number("reasoningTokens"));
+        total = total.plus(&Usage {
+            input_tokens: number("input")
+                .map(|fresh| fresh + read.unwrap_or(0) + written.unwrap_or(0)),
+            output_tokens: number("output"),
+            thinking_tokens: number("reasoningTokens"),
+            total_tokens: None,
+            cache_read_tokens: read,
+            cache_write_tokens: written,
+        });
     }
     let sum = total.input_tokens.zip(total.output_tokens);
     total.total_tokens = sum.map(|(input, output)| input + output);
