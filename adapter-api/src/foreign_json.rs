@@ -1,6 +1,6 @@
 //! Reading of JSON that others wrote: runtimes, models, tools, services.
 //!
-//! What `JSON.parse` of Node takes is taken, up to the depth of 128 that `serde_json` allows:
+//! The readers take all that `JSON.parse` of Node takes, up to the depth of 128 that `serde_json` allows:
 //!
 //! - half a surrogate pair (`"\ud83d"`), which Node and Python write when a text is cut within a character, becomes
 //!   U+FFFD, and so do bytes that are not UTF-8;
